@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_FRONT_CORE_H
+#define KVHOST_FRONT_CORE_H
+
+/*
+ * core: everything that one daemon knows, and the loop that moves it: sessions, pools, sequences.
+ *
+ * One thread owns all of it; nothing here blocks. What can wait is done by executors and the
+ * device; what reaches outside (sockets) goes through hooks. Given a clock, executors and hooks
+ * of its own, a simulator runs the same core in one thread.
+ */
+
+#include "daemon/base/charge.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/list.h"
+#include "daemon/base/log.h"
+#include "daemon/base/slots.h"
+#include "daemon/base/timers.h"
+#include "daemon/config.h"
+#include "daemon/counters.h"
+#include "daemon/state/plan.h"
+#include "daemon/state/seq.h"
+#include "daemon/tier/mover.h"
+#include "shm/message.h"
+
+struct session;
+struct request;
+
+struct core_hooks { /* reach the outside; never block */
+	/* Tell a client that sleeps to look at its ring. */
+	void (*wake)(void *context, struct session *s);
+	/* Send a descriptor of a pool's memory. false: the client does not read its socket. */
+	bool (*segment)(void *context, struct session *s, const struct message *m, int fd);
+	/* The session has ended: close its socket. Its struct lives until its work is done. */
+	void (*ended)(void *context, struct session *s, enum wire_bye reason, const char *text);
+	/* It is gone: forget it. */
+	void (*gone)(void *context, struct session *s);
+	void *context;
+};
+
+struct core_options {
+	const struct config *config;
+	struct clock clock;
+	struct key_maker keys;
+	uint64_t boot_epoch;
+	uint64_t available_bytes; /* of the device, at the start */
+	struct device *device;
+	struct executor *copies; /* the device's, reaped here */
+	struct executor *work;
+	struct statsfile *stats;
+	struct log *log; /* may be NULL */
+	struct core_hooks hooks;
+};
+
+/* ---- pools ---- */
+
+struct core;
+
+enum core_pool_state {
+	CORE_POOL_DECLARED, /* in the configuration, nobody attached yet */
+	CORE_POOL_MAKING,
+	CORE_POOL_READY,
+	CORE_POOL_FAILED, /* its memory is gone; attach is refused, what is open ends with EIO */
+};
+
+struct core_pool {
+	struct core *core;
+	const struct config_pool *config;
+	enum core_pool_state state;
+	struct slot_handle handle;
+	struct payload_pool description; /* of the first attach: with layers the stamp */
+	struct payload_layer *layers;
+	uint8_t stamp[16];
+	struct geometry geometry;
+	struct plan plan;
+	struct device_memory memory;
+	struct device_job making;
+	struct pool pool;
+	struct mover mover;
+	struct pool_counters *counters;
+	struct list attaching;  /* requests that wait for it to be made */
+	struct list admission;  /* opens and forks that wait for room, in rank order */
+	struct list starving;   /* step begins that wait for clean pages, in rank order */
+	struct list idle_order; /* sequences, the longest idle first */
+	struct list step_order; /* sequences with an open step, the oldest first */
+	uint32_t attached;      /* sessions */
+	uint64_t rows_written, rows_read, saturated;
+	uint64_t quarantined_of_dead; /* pages whose session has gone, its process not */
+	bool published_change;        /* counters differ from the stats file */
+};
+
+/* ---- sequences ---- */
+
+#define STEP_HANDLE                                                                                \
+	0x80000000u /* in the index of a step's handle, so that none equals a sequence's */
+
+struct sequence {
+	struct core_pool *pool;
+	struct session *session; /* NULL: it is being closed for a session that ended */
+	struct seq *seq;
+	struct slot_handle handle;
+	struct slot_handle step; /* generation 0: none */
+	struct list in_session;  /* or in core->closing */
+	struct list in_idle;
+	struct list in_steps;
+	struct list queue; /* requests, in the order submitted */
+	uint64_t used_ns;
+	uint64_t step_ns;
+	uint64_t charged; /* heap bytes */
+	uint32_t rows;    /* row operations in flight */
+	bool interactive;
+	bool closing;
+};
+
+/* ---- sessions ---- */
+
+struct session_memory { /* shared with a client; unmapped once nobody uses it */
+	struct segment control;
+	struct segment window;
+	uint32_t users; /* the session and jobs in flight */
+	struct job release;
+	/* Give it back; may be another one than the default for memory that is no segment. */
+	void (*free)(struct session_memory *m);
+};
+
+struct session_wish {
+	uint32_t pid, uid;
+	uint16_t name_space;
+	bool admin, interactive;
+	char client[WIRE_NAME_MAX];
+	uint32_t submission_slots, completion_slots;
+	struct session_memory *memory; /* taken on success */
+	void *owner;                   /* for the hooks */
+};
+
+struct core_namespace {
+	char name[WIRE_NAME_MAX];
+	uint32_t uid;
+	uint8_t salt[16]; /* appears nowhere */
+	struct charge charge;
+	uint64_t sessions;
+};
+
+struct core {
+	const struct config *config;
+	struct clock clock;
+	struct key_maker keys;
+	uint64_t boot_epoch;
+	uint64_t available_bytes;
+	struct device *device;
+	struct executor *copies, *work;
+	struct statsfile *stats;
+	struct counters counters;
+	uint64_t sums[COUNTER_COUNT]; /* written to the stats file now and then */
+	struct log *log;
+	struct core_hooks hooks;
+
+	uint64_t now_ns; /* read every few turns: about a microsecond old */
+	uint64_t turns;
+	uint64_t published_ns, looked_ns;
+	uint64_t serial; /* of requests, in the order taken */
+	bool draining;
+
+	struct list sessions;    /* all that live */
+	struct list awake;       /* of them: those whose rings are polled */
+	struct list ready;       /* sessions with requests that go on next turn */
+	struct list answered;    /* sessions that got completions and were not told yet */
+	struct list closing;     /* sequences that are being closed for nobody */
+	struct list dying;       /* sessions that have ended in this turn */
+	struct list ended;       /* sessions whose process may still write to pages in quarantine */
+	struct list quarantines; /* struct quarantine: pages of ended sessions */
+	uint32_t n_sessions;
+	uint32_t next_session;
+	struct slots pools, sequences, steps;
+	struct timers timers;
+	struct charge heap;
+	struct core_pool *pool[CONFIG_POOLS_MAX];
+	uint32_t n_pools;
+	struct core_namespace namespaces[1];
+	struct list free_requests;
+	struct log_limit violations;
+};
+
+static inline void core_count(struct core *c, enum counter name)
+{
+	c->sums[name]++;
+}
+
+/* 0, -ENOMEM or -ENOSPC (the stats file). */
+int core_init(struct core *c, const struct core_options *options);
+void core_deinit(struct core *c); /* every session has gone */
+
+/* One turn: rings, jobs, completions, timers. true if there was something to do. */
+bool core_turn(struct core *c);
+/* Before sleeping: true if nothing has come in the meantime. *until_ns: the next timer. */
+bool core_prepare_sleep(struct core *c, uint64_t *until_ns);
+void core_end_sleep(struct core *c);
+void core_tick(struct core *c); /* read the clock, run timers, write counters; now and then */
+
+/* No new sessions or sequences; sessions end with SHUTDOWN. True once nothing is left. */
+void core_drain(struct core *c);
+bool core_is_idle(const struct core *c);
+/* The pages go with the daemon: nobody waits for processes any more. */
+void core_forget_quarantines(struct core *c);
+
+/* ---- front/pools.c ---- */
+
+int core_pools_init(struct core *c);
+void core_pools_deinit(struct core *c);
+/* Run who waits for room or for clean pages, in rank order. */
+void core_pool_settle(struct core_pool *p);
+void core_pool_fail(struct core_pool *p);    /* its memory is gone */
+void core_pool_publish(struct core_pool *p); /* counters to the stats file */
+
+/* ---- front/sequences.c ---- */
+
+/* Takes seq on success. 0, SLOTS_FULL or -ENOMEM. A sequence whose seq is NULL has expired. */
+int sequence_new(struct session *s, struct core_pool *p, struct seq *seq, bool interactive,
+		 struct sequence **out);
+struct sequence *sequence_find(struct session *s, uint32_t index, uint32_t generation);
+struct sequence *sequence_find_step(struct session *s, uint32_t index, uint32_t generation);
+void sequence_touch(struct sequence *q);    /* it was used now */
+int sequence_open_step(struct sequence *q); /* gives it a handle: 0 or -ENOMEM */
+void sequence_forget_step(struct sequence *q);
+/* Its session is done with it: its requests are over, the walk goes on by itself. */
+void sequence_abandon(struct sequence *q);
+bool sequence_close_turn(struct sequence *q, uint32_t *budget); /* true: gone, freed */
+void sequences_expire(struct core_pool *p);                     /* step_ttl, sequence_idle_ttl */
+void quarantine_end(struct core *c, struct session *s);         /* the process has exited */
+int charge_sequence(struct sequence *q); /* as large as it is now: 0 or -ENOMEM */
+
+#endif

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * op_pool: attach and detach. Core thread; the memory of a pool is made elsewhere.
+ *
+ * The first attach describes the artifact, and with it the pool's stamp; a later one must describe
+ * the same, or is refused by the first field that differs.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "daemon/base/panic.h"
+#include "daemon/front/request.h"
+
+#define NODES_BESIDE_PAGES 4096 /* roots, and nodes whose copy has gone before them */
+
+static bool attach_check(struct request *r)
+{
+	const struct payload_pool *in = r->in;
+	uint64_t bytes = sizeof(*in) + (uint64_t)in->n_layers * sizeof(struct payload_layer) +
+			 (uint64_t)in->n_sections * sizeof(struct payload_section);
+
+	if (in->version != PAYLOAD_VERSION)
+		return refused(r, WIRE_EVERSION,
+			       "pool description version %u; this daemon reads %u", in->version,
+			       PAYLOAD_VERSION);
+	if (in->n_layers == 0 || in->n_layers > PAYLOAD_LAYERS_MAX)
+		return refused(r, WIRE_EINVAL, "%u layers; 1 to %u are accepted", in->n_layers,
+			       PAYLOAD_LAYERS_MAX);
+	if (in->n_sections)
+		return refused(r, WIRE_ENOTSUP,
+			       "%u state sections: this version serves dense models only",
+			       in->n_sections);
+	if (bytes != r->entry.in_bytes)
+		return refused(r, WIRE_EINVAL, "%u layers take %llu bytes of input, not %u",
+			       in->n_layers, (unsigned long long)bytes, r->entry.in_bytes);
+	if (!memchr(in->name, 0, sizeof(in->name)) || in->name[0] == 0)
+		return refused(r, WIRE_EINVAL, "the pool's name is empty or not terminated");
+	if (!range_is_zero(in->reserved, sizeof(in->reserved)) || in->want_map > 1)
+		return refused(r, WIRE_EINVAL, "reserved words of the description are set");
+	if (in->tensor_size == 0 || in->tensor_rank >= in->tensor_size || in->pipeline_size == 0 ||
+	    in->pipeline_rank >= in->pipeline_size)
+		return refused(r, WIRE_EINVAL,
+			       "shard %u of %u (tensor), %u of %u (pipeline): a rank is less than "
+			       "its size",
+			       in->tensor_rank, in->tensor_size, in->pipeline_rank,
+			       in->pipeline_size);
+	return true;
+}
+
+/* ---- description, stamp, geometry ---- */
+
+static void fill_defaults(const struct core_pool *p, struct payload_pool *d,
+			  struct payload_layer *layers)
+{
+	if (d->page_tokens == 0)
+		d->page_tokens = (uint32_t)p->config->kv_page_size;
+	for (uint32_t i = 0; i < d->n_layers; i++) {
+		if (layers[i].k_format == 0)
+			layers[i].k_format = (uint8_t)p->config->kv_cache_dtype;
+		if (layers[i].v_format == 0)
+			layers[i].v_format = (uint8_t)p->config->kv_cache_dtype;
+	}
+}
+
+static void make_stamp(struct core_pool *p)
+{
+	struct payload_pool d = p->description;
+	XXH3_state_t *state = XXH3_createState();
+	XXH128_hash_t h;
+
+	d.want_map = 0;
+	must(state);
+	XXH3_128bits_reset(state);
+	XXH3_128bits_update(state, &d, sizeof(d));
+	XXH3_128bits_update(state, p->layers, d.n_layers * sizeof(*p->layers));
+	h = XXH3_128bits_digest(state);
+	XXH3_freeState(state);
+	memcpy(p->stamp, &h.low64, 8);
+	memcpy(p->stamp + 8, &h.high64, 8);
+}
+
+static bool compute_geometry(struct request *r, struct core_pool *p)
+{
+	struct geometry *g = &p->geometry;
+	const char *why = NULL;
+	uint32_t layer = 0;
+
+	*g = (struct geometry){.page_tokens = p->description.page_tokens,
+			       .n_layers = p->description.n_layers};
+	g->layers = calloc(g->n_layers, sizeof(*g->layers));
+	if (!g->layers)
+		return refused(r, WIRE_ENOMEM, "the daemon has no memory for the geometry");
+	for (uint32_t i = 0; i < g->n_layers; i++) {
+		g->layers[i].kv_heads = p->layers[i].kv_heads;
+		g->layers[i].head_dim[0] = p->layers[i].k_head_dim;
+		g->layers[i].head_dim[1] = p->layers[i].v_head_dim;
+		g->layers[i].format[0] = (enum kernel_format)p->layers[i].k_format;
+		g->layers[i].format[1] = (enum kernel_format)p->layers[i].v_format;
+	}
+	if (geometry_compute(g, &why, &layer))
+		return refused(r, WIRE_EINVAL, "layer %u: %s", layer, why);
+	return true;
+}
+
+static bool compute_plan(struct request *r, struct core_pool *p)
+{
+	const struct config_pool *k = p->config;
+	char refusal[PLAN_REFUSAL_BYTES];
+	struct plan_wish wish = {
+	    .pool_bytes = k->pool_bytes == CONFIG_NULL ? PLAN_NULL : k->pool_bytes,
+	    .available_bytes = p->core->available_bytes,
+	    .headroom_bytes = k->headroom_bytes,
+	    .pool_pages_limit = k->pool_pages == CONFIG_NULL ? 0 : k->pool_pages,
+	    .page_stride = p->geometry.page_stride,
+	    .page_tokens = p->geometry.page_tokens,
+	    .max_sequence_tokens = k->max_sequence_length,
+	    .lanes = k->lanes,
+	    .prefix_caching = k->enable_prefix_caching,
+	    .max_prefix_pages =
+		k->max_prefix_cache_pages == CONFIG_NULL ? PLAN_NULL : k->max_prefix_cache_pages,
+	};
+
+	if (k->pool_bytes == CONFIG_NULL && k->pool_pages != CONFIG_NULL)
+		wish.pool_bytes = k->pool_pages > UINT64_MAX / 2 / wish.page_stride
+				      ? PLAN_NULL
+				      : k->pool_pages * wish.page_stride;
+	if (plan_compute(&wish, &p->plan, refusal))
+		return refused(r, WIRE_ENOSPC, "%s", refusal);
+	if (p->plan.pages >= PAGE_NONE - NODES_BESIDE_PAGES ||
+	    p->plan.pages > (1u << 30) - NODES_BESIDE_PAGES)
+		return refused(r, WIRE_ENOSPC, "%llu pages are more than a pool can have",
+			       (unsigned long long)p->plan.pages);
+	return true;
+}
+
+/* ---- making it ---- */
+
+static void forget_description(struct core_pool *p)
+{
+	geometry_free(&p->geometry);
+	p->geometry = (struct geometry){0};
+	free(p->layers);
+	p->layers = NULL;
+	p->state = CORE_POOL_DECLARED;
+}
+
+static void pages_cleaned(void *context, int result)
+{
+	struct core_pool *p = context;
+
+	if (result < 0)
+		core_pool_fail(p);
+	core_pool_settle(p);
+}
+
+static void made(struct job *job)
+{
+	struct core_pool *p = ((struct device_job *)(void *)job)->owner;
+	struct pool_limits limits = {
+	    .pages = (uint32_t)p->plan.pages,
+	    .page_tokens = p->geometry.page_tokens,
+	    .max_sequence_tokens = (uint32_t)p->config->max_sequence_length,
+	    .nodes = (uint32_t)p->plan.pages + NODES_BESIDE_PAGES,
+	    .prefix_budget = p->plan.effective_prefix_pages,
+	};
+	int result = job->result;
+
+	if (!result && pool_init(&p->pool, &limits, &p->core->keys, p->stamp)) {
+		segment_free(&p->memory.segment);
+		result = -ENOMEM;
+	}
+	if (result) {
+		while (!list_is_empty(&p->attaching)) {
+			struct request *r =
+			    list_entry(list_first(&p->attaching), struct request, in_wait);
+
+			refuse(r, WIRE_ENOMEM,
+			       "pool %s: no memory for %llu pages of %llu bytes: %s (%s)",
+			       p->config->name, (unsigned long long)p->plan.pages,
+			       (unsigned long long)p->geometry.page_stride, strerror(-result),
+			       p->memory.huge_note);
+			request_finish(r);
+		}
+		forget_description(p);
+		return;
+	}
+	mover_init(&p->mover, &p->pool.pages, p->core->device, &p->memory, pages_cleaned, p);
+	p->state = CORE_POOL_READY;
+	p->published_change = true;
+	log_write(p->core->log, LOG_LEVEL_NOTICE,
+		  "pool %s: %llu pages of %u tokens, %llu bytes each; %s%s%s", p->config->name,
+		  (unsigned long long)p->plan.pages, p->geometry.page_tokens,
+		  (unsigned long long)p->geometry.page_stride, p->memory.huge_note,
+		  p->plan.fallback_reason[0] ? "; " : "", p->plan.fallback_reason);
+	list_for_each(link, following, &p->attaching)
+	    request_ready(list_entry(link, struct request, in_wait));
+}
+
+static bool describe(struct request *r, struct core_pool *p)
+{
+	const struct payload_pool *in = r->in;
+	uint64_t bytes = (uint64_t)in->n_layers * sizeof(*p->layers);
+
+	p->description = *in;
+	p->layers = malloc(bytes);
+	if (!p->layers)
+		return refused(r, WIRE_ENOMEM, "the daemon has no memory for the description");
+	memcpy(p->layers, in + 1, bytes);
+	fill_defaults(p, &p->description, p->layers);
+	if (p->description.page_tokens != p->config->kv_page_size) {
+		refused(r, WIRE_EMISMATCH, "page_tokens: pool %s is configured with %llu, found %u",
+			p->config->name, (unsigned long long)p->config->kv_page_size,
+			p->description.page_tokens);
+		forget_description(p);
+		return false;
+	}
+	if (!compute_geometry(r, p) || !compute_plan(r, p)) {
+		forget_description(p);
+		return false;
+	}
+	make_stamp(p);
+	p->memory = (struct device_memory){
+	    .geometry = &p->geometry, .pages = p->plan.pages, .segment = SEGMENT_NONE};
+	p->making = (struct device_job){.job.done = made,
+					.op = DEVICE_MAKE,
+					.memory = &p->memory,
+					.require_huge = p->core->config->core.require_hugepages,
+					.owner = p};
+	p->state = CORE_POOL_MAKING;
+	return true;
+}
+
+/* ---- a later attach must describe the same ---- */
+
+static bool same(struct request *r, const struct core_pool *p, const char *field, uint64_t have,
+		 uint64_t found)
+{
+	if (have == found)
+		return true;
+	return refused(r, WIRE_EMISMATCH, "%s: pool %s has %llu, found %llu", field,
+		       p->config->name, (unsigned long long)have, (unsigned long long)found);
+}
+
+static bool same_layers(struct request *r, const struct core_pool *p,
+			const struct payload_layer *layers)
+{
+	for (uint32_t i = 0; i < p->description.n_layers; i++) {
+		struct payload_layer want = layers[i];
+		const struct payload_layer *have = &p->layers[i];
+
+		if (want.k_format == 0)
+			want.k_format = (uint8_t)p->config->kv_cache_dtype;
+		if (want.v_format == 0)
+			want.v_format = (uint8_t)p->config->kv_cache_dtype;
+		if (!same(r, p, "kv_heads", have->kv_heads, want.kv_heads) ||
+		    !same(r, p, "k_head_dim", have->k_head_dim, want.k_head_dim) ||
+		    !same(r, p, "v_head_dim", have->v_head_dim, want.v_head_dim) ||
+		    !same(r, p, "k_format", have->k_format, want.k_format) ||
+		    !same(r, p, "v_format", have->v_format, want.v_format))
+			return false;
+	}
+	return true;
+}
+
+static bool same_description(struct request *r, const struct core_pool *p)
+{
+	struct payload_pool want = *(const struct payload_pool *)r->in;
+	const struct payload_pool *have = &p->description;
+
+	if (want.page_tokens == 0)
+		want.page_tokens = (uint32_t)p->config->kv_page_size;
+	if (memcmp(want.artifact, have->artifact, sizeof(want.artifact)))
+		return refused(r, WIRE_EMISMATCH,
+			       "artifact: pool %s has another one, %02x%02x%02x%02x..., found "
+			       "%02x%02x%02x%02x...",
+			       p->config->name, have->artifact[0], have->artifact[1],
+			       have->artifact[2], have->artifact[3], want.artifact[0],
+			       want.artifact[1], want.artifact[2], want.artifact[3]);
+	return same(r, p, "page_tokens", have->page_tokens, want.page_tokens) &&
+	       same(r, p, "n_layers", have->n_layers, want.n_layers) &&
+	       same(r, p, "tensor_rank", have->tensor_rank, want.tensor_rank) &&
+	       same(r, p, "tensor_size", have->tensor_size, want.tensor_size) &&
+	       same(r, p, "pipeline_rank", have->pipeline_rank, want.pipeline_rank) &&
+	       same(r, p, "pipeline_size", have->pipeline_size, want.pipeline_size) &&
+	       same(r, p, "rope_digest", have->rope_digest, want.rope_digest) &&
+	       same(r, p, "drafter", have->drafter, want.drafter) &&
+	       same(r, p, "draft_tokens", have->draft_tokens, want.draft_tokens) &&
+	       same_layers(r, p, (const void *)((const struct payload_pool *)r->in + 1));
+}
+
+/* ---- attach ---- */
+
+static bool send_blocks(struct request *r, const struct core_pool *p)
+{
+	const struct geometry *g = &p->geometry;
+	bool written = true;
+
+	for (uint32_t i = 0; written && i < g->n_layers; i++) {
+		const struct geometry_layer *layer = &g->layers[i];
+		struct payload_block block = {
+		    .k_offset = layer->offset[0],
+		    .v_offset = layer->offset[1],
+		    .k_row_bytes = layer->row_bytes[0],
+		    .v_row_bytes = layer->row_bytes[1],
+		    .kv_heads = layer->kv_heads,
+		    .k_format = (uint8_t)layer->format[0],
+		    .v_format = (uint8_t)layer->format[1],
+		};
+
+		written =
+		    reply_array(r, (uint32_t)(sizeof(struct payload_pool_info) + i * sizeof(block)),
+				&block, 1, sizeof(block));
+	}
+	r->reply.count = g->n_layers;
+	return written;
+}
+
+static bool send_memory(struct request *r, const struct core_pool *p)
+{
+	struct core *c = p->core;
+	struct message m = {.type = MESSAGE_SEGMENT};
+
+	m.u.segment.submission = r->reply.submission;
+	m.u.segment.pool_index = p->handle.index;
+	m.u.segment.pool_generation = p->handle.generation;
+	m.u.segment.parts = 1;
+	m.u.segment.backing_bytes = p->memory.segment.page_bytes;
+	if (c->hooks.segment(c->hooks.context, r->session, &m, p->memory.segment.fd))
+		return true;
+	session_end(r->session, WIRE_BYE_STALLED, "it does not read its socket");
+	return false;
+}
+
+static enum run_result attach_reply(struct request *r, struct core_pool *p, uint32_t place)
+{
+	const struct payload_pool *in = r->in;
+	bool map = in->want_map && p->config->map && p->memory.segment.fd >= 0;
+	struct payload_pool_info info = {
+	    .pages = p->plan.pages,
+	    .page_stride = p->geometry.page_stride,
+	    .page_bytes = p->geometry.page_bytes,
+	    .page_tokens = p->geometry.page_tokens,
+	    .max_sequence_tokens = (uint32_t)p->config->max_sequence_length,
+	    .n_layers = p->geometry.n_layers,
+	    .parts = map,
+	    .prefix_budget_pages = p->plan.effective_prefix_pages,
+	};
+
+	memcpy(info.stamp, p->stamp, sizeof(info.stamp));
+	if (!r->session->pools[place].generation)
+		p->attached++;
+	r->session->pools[place] = p->handle;
+	r->reply.index = p->handle.index;
+	r->reply.generation = p->handle.generation;
+	if (session_write(r->session, r->entry.out_offset, &info, sizeof(info)) ||
+	    !send_blocks(r, p) || (map && !send_memory(r, p)))
+		return RUN_DONE;
+	return done(r);
+}
+
+static enum run_result attach_run(struct request *r, uint32_t *budget)
+{
+	const struct payload_pool *in = r->in;
+	struct core *c = r->session->core;
+	struct core_pool *p = NULL;
+	uint32_t place = 0;
+
+	(void)budget;
+	list_remove(&r->in_wait);
+	for (uint32_t i = 0; i < c->n_pools && !p; i++) {
+		if (!strcmp(c->pool[i]->config->name, in->name)) {
+			p = c->pool[i];
+			place = i;
+		}
+	}
+	if (!p)
+		return refuse(r, WIRE_ENOENT, "no pool of this name for this namespace");
+	r->pool = p;
+	if (p->state == CORE_POOL_FAILED)
+		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
+	if (r->batch && p->state != CORE_POOL_READY)
+		return refuse(r, WIRE_EAGAIN, "it would have to wait for the pool's memory");
+	if (p->state == CORE_POOL_DECLARED) {
+		if (!describe(r, p))
+			return RUN_DONE;
+		request_wait(r, &p->attaching);
+		c->device->submit(c->device, &p->making);
+		return RUN_WAIT;
+	}
+	if (!same_description(r, p))
+		return RUN_DONE;
+	if (p->state == CORE_POOL_MAKING) {
+		request_wait(r, &p->attaching);
+		return RUN_WAIT;
+	}
+	return attach_reply(r, p, place);
+}
+
+static void attach_abandon(struct request *r, int status)
+{
+	(void)status;
+	list_remove(&r->in_wait); /* the pool is made all the same */
+}
+
+const struct request_kind kind_pool_attach = {
+    .opcode = WIRE_OP_POOL_ATTACH,
+    .in_bytes = sizeof(struct payload_pool),
+    .out_bytes = sizeof(struct payload_pool_info),
+    .waits = true,
+    .latency = -1,
+    .check = attach_check,
+    .run = attach_run,
+    .abandon = attach_abandon,
+};
+
+/* ---- detach ---- */
+
+static enum run_result detach_run(struct request *r, uint32_t *budget)
+{
+	struct session *s = r->session;
+
+	(void)budget;
+	list_for_each(link, following, &s->sequences)
+	{
+		if (list_entry(link, struct sequence, in_session)->pool == r->pool)
+			return refuse(r, WIRE_EBUSY, "sequences of pool %s are open",
+				      r->pool->config->name);
+	}
+	for (uint32_t i = 0; i < s->core->n_pools; i++) {
+		if (s->core->pool[i] == r->pool && s->pools[i].generation) {
+			s->pools[i].generation = 0;
+			r->pool->attached--;
+		}
+	}
+	return done(r);
+}
+
+const struct request_kind kind_pool_detach = {
+    .opcode = WIRE_OP_POOL_DETACH,
+    .target = TARGET_POOL,
+    .latency = -1,
+    .run = detach_run,
+};

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_sequence: fork, truncate, close, table. Core thread; nothing blocks. */
+#include <errno.h>
+
+#include "daemon/base/panic.h"
+#include "daemon/front/request.h"
+
+/* ---- fork ---- */
+
+static bool fork_check(struct request *r)
+{
+	struct session *s = r->session;
+	const struct pool *p = &r->pool->pool;
+
+	if (s->core->draining)
+		return refused(r, WIRE_ESHUTDOWN, "the daemon is stopping");
+	if (s->n_sequences >= s->core->config->core.sequences_per_session)
+		return refused(r, WIRE_EQUOTA,
+			       "the session has %u sequences open; at most %llu "
+			       "(core.sequences_per_session)",
+			       s->n_sequences,
+			       (unsigned long long)s->core->config->core.sequences_per_session);
+	if (r->entry.arg0 == 0 || r->entry.arg0 > p->limits.max_sequence_tokens)
+		return refused(r, WIRE_EINVAL, "max_tokens is %llu; 1 to %u are accepted",
+			       (unsigned long long)r->entry.arg0, p->limits.max_sequence_tokens);
+	if (pool_pages_for(p, r->entry.arg0) > p->limits.pages)
+		return refused(r, WIRE_ENOSPC, "max_tokens %llu needs %u pages; pool %s has %u",
+			       (unsigned long long)r->entry.arg0, pool_pages_for(p, r->entry.arg0),
+			       r->pool->config->name, p->limits.pages);
+	return true;
+}
+
+/* The seq of an open and that of a fork wait and die alike. */
+static void close_fork(struct request *r)
+{
+	uint32_t all = UINT32_MAX;
+
+	if (!r->u.prompt.seq)
+		return;
+	/* Its parent holds what it holds: no long walk. */
+	seq_close_turn(&r->u.prompt.seq, &all);
+	core_pool_settle(r->pool);
+}
+
+static void fork_abandon(struct request *r, int status)
+{
+	(void)status;
+	list_remove(&r->in_wait);
+	close_fork(r);
+}
+
+static enum run_result fork_finish(struct request *r)
+{
+	struct seq *seq = r->u.prompt.seq;
+	struct sequence *q;
+
+	if (sequence_new(r->session, r->pool, seq, r->interactive, &q)) {
+		close_fork(r);
+		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
+	}
+	r->u.prompt.seq = NULL;
+	if (charge_sequence(q)) {
+		sequence_abandon(q);
+		return refuse(r, WIRE_EQUOTA,
+			      "the session's private memory is used up "
+			      "(core.session_heap_bytes)");
+	}
+	r->reply.index = q->handle.index;
+	r->reply.generation = q->handle.generation;
+	r->reply.value0 = seq->committed;
+	r->reply.value1 = seq->first_page;
+	if (!reply_pages(r, 0, seq, seq->first_page, seq->n_pages))
+		return RUN_DONE;
+	return done(r);
+}
+
+static enum run_result fork_run(struct request *r, uint32_t *budget)
+{
+	struct core_pool *p = r->pool;
+	const struct list *first = list_first(&p->admission);
+	struct seq **seq = &r->u.prompt.seq;
+	int result;
+
+	(void)budget;
+	if (!*seq) {
+		result = seq_fork(r->sequence->seq, (uint32_t)r->entry.arg0, seq);
+		if (result == POOL_RANGE)
+			return refuse(r, WIRE_EINVAL, "max_tokens is %llu; %u are committed",
+				      (unsigned long long)r->entry.arg0,
+				      r->sequence->seq->committed);
+		if (result)
+			return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
+	}
+	if ((!first || list_entry(first, struct request, in_wait) == r ||
+	     list_entry(first, struct request, in_wait)->interactive < r->interactive) &&
+	    seq_admit(*seq) == 0) {
+		if (!list_is_empty(&r->in_wait)) {
+			list_remove(&r->in_wait);
+			core_pool_settle(p); /* whose turn is it now? */
+		}
+		return fork_finish(r);
+	}
+	if (r->batch) {
+		close_fork(r);
+		return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
+	}
+	if (list_is_empty(&r->in_wait))
+		p->pool.stats.admission_waits++;
+	request_wait(r, &p->admission);
+	return RUN_WAIT;
+}
+
+const struct request_kind kind_fork = {
+    .opcode = WIRE_OP_FORK,
+    .target = TARGET_SEQUENCE,
+    .waits = true,
+    .latency = -1,
+    .check = fork_check,
+    .run = fork_run,
+    .abandon = fork_abandon,
+};
+
+/* ---- truncate ---- */
+
+static enum run_result truncate_run(struct request *r, uint32_t *budget)
+{
+	struct seq *s = r->sequence->seq;
+	uint32_t page_tokens = s->pool->limits.page_tokens;
+
+	if (!r->u.step.phase) {
+		int result = r->entry.arg0 > UINT32_MAX ? POOL_RANGE
+							: seq_truncate(s, (uint32_t)r->entry.arg0);
+
+		if (result == POOL_RANGE)
+			return refuse(r, WIRE_EINVAL,
+				      "cannot keep %llu tokens; %u to %u can be kept",
+				      (unsigned long long)r->entry.arg0,
+				      s->first_page * page_tokens, s->committed);
+		if (result == POOL_BUSY)
+			return refuse(r, WIRE_EBUSY, "a step is open");
+		if (result)
+			return refuse(r, WIRE_ENOMEM, "the daemon has no memory for the page");
+		r->u.step.phase = 1;
+	}
+	if (seq_release_turn(s, budget))
+		return RUN_MORE;
+	core_pool_settle(r->pool);
+	r->reply.value0 = s->committed;
+	r->reply.value1 = s->table_version;
+	r->reply.flags = COMPLETION_TABLE_CHANGED;
+	return done(r);
+}
+
+const struct request_kind kind_truncate = {
+    .opcode = WIRE_OP_TRUNCATE,
+    .target = TARGET_SEQUENCE,
+    .latency = -1,
+    .run = truncate_run,
+};
+
+/* ---- close ---- */
+
+static enum run_result close_run(struct request *r, uint32_t *budget)
+{
+	struct sequence *q = r->sequence;
+
+	if (!q->closing) {
+		q->closing = true;
+		sequence_forget_step(q);
+		if (q->seq) {
+			/* The client says that it touches no page any more. */
+			step_abort(q->seq);
+		}
+		list_remove(&r->in_queue);
+		while (!list_is_empty(&q->queue))
+			request_end(list_entry(list_first(&q->queue), struct request, in_queue),
+				    WIRE_ESTALE);
+	}
+	if (!sequence_close_turn(q, budget))
+		return RUN_MORE;
+	r->sequence = NULL;
+	return done(r);
+}
+
+/* Its session has ended: the walk goes on without it. */
+static void close_abandon(struct request *r, int status)
+{
+	(void)status;
+	r->sequence = NULL;
+}
+
+const struct request_kind kind_close = {
+    .opcode = WIRE_OP_CLOSE,
+    .target = TARGET_SEQUENCE,
+    .reserved = true,
+    .final = true,
+    .latency = HISTOGRAM_latency_close,
+    .run = close_run,
+    .abandon = close_abandon,
+};
+
+/* ---- table ---- */
+
+static enum run_result table_run(struct request *r, uint32_t *budget)
+{
+	const struct seq *s = r->sequence->seq;
+
+	(void)budget;
+	r->reply.value0 = (uint64_t)s->first_page * s->pool->limits.page_tokens;
+	r->reply.value1 = s->table_version;
+	if (!reply_pages(r, 0, s, s->first_page, s->n_pages))
+		return RUN_DONE;
+	return done(r);
+}
+
+const struct request_kind kind_table = {
+    .opcode = WIRE_OP_TABLE,
+    .target = TARGET_SEQUENCE,
+    .latency = -1,
+    .run = table_run,
+};

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pools: the pools of the configuration, who waits for what in them, their counters. Core thread.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "daemon/base/panic.h"
+#include "daemon/front/request.h"
+
+int core_pools_init(struct core *c)
+{
+	for (uint32_t i = 0; i < c->config->n_pools; i++) {
+		struct core_pool *p = calloc(1, sizeof(*p));
+
+		if (!p)
+			return -ENOMEM;
+		p->core = c;
+		p->config = &c->config->pools[i];
+		p->state = CORE_POOL_DECLARED;
+		p->memory.segment = SEGMENT_NONE;
+		list_init(&p->attaching);
+		list_init(&p->admission);
+		list_init(&p->starving);
+		list_init(&p->idle_order);
+		list_init(&p->step_order);
+		c->pool[c->n_pools++] = p;
+		if (slots_take(&c->pools, p, &p->handle) ||
+		    counters_add_pool(&c->counters, p->config->name, &p->counters))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+void core_pools_deinit(struct core *c)
+{
+	for (uint32_t i = 0; i < c->n_pools; i++) {
+		struct core_pool *p = c->pool[i];
+
+		if (p->pool.limits.pages) {
+			must(p->mover.in_flight == 0);
+			pool_deinit(&p->pool);
+		}
+		segment_free(&p->memory.segment);
+		geometry_free(&p->geometry);
+		free(p->layers);
+		free(p);
+	}
+	c->n_pools = 0;
+}
+
+void core_pool_settle(struct core_pool *p)
+{
+	struct list *first;
+
+	p->published_change = true;
+	if (p->state != CORE_POOL_READY || p->core->draining)
+		return;
+	mover_kick(&p->mover);
+	/* The first of each is tried again; if it succeeds, its successor is. */
+	first = list_first(&p->starving);
+	if (first)
+		request_ready(list_entry(first, struct request, in_wait));
+	first = list_first(&p->admission);
+	if (first)
+		request_ready(list_entry(first, struct request, in_wait));
+}
+
+void core_pool_fail(struct core_pool *p)
+{
+	if (p->state == CORE_POOL_FAILED)
+		return;
+	p->state = CORE_POOL_FAILED;
+	log_write(p->core->log, LOG_LEVEL_ERROR,
+		  "pool %s: its memory has failed; what is open ends with an error, nothing is "
+		  "served from it",
+		  p->config->name);
+	while (!list_is_empty(&p->starving))
+		request_end(list_entry(list_first(&p->starving), struct request, in_wait),
+			    WIRE_EIO);
+	while (!list_is_empty(&p->admission))
+		request_end(list_entry(list_first(&p->admission), struct request, in_wait),
+			    WIRE_EIO);
+}
+
+static uint64_t count_pins(const struct core_pool *p)
+{
+	return p->mover.in_flight;
+}
+
+static void publish_gauges(struct core_pool *p)
+{
+	const struct pool *x = &p->pool;
+	struct pool_counters *c = p->counters;
+	uint64_t reserved = x->ceilings + x->surplus;
+
+	pool_counters_set(c, COUNTER_pool_pages_capacity, x->limits.pages);
+	pool_counters_set(c, COUNTER_pool_pages_free, pages_free(&x->pages));
+	pool_counters_set(c, COUNTER_pool_pages_live, x->live + x->pages.count[PAGE_PRIVATE]);
+	pool_counters_set(c, COUNTER_pool_pages_retained, pool_retained(x));
+	pool_counters_set(c, COUNTER_pool_pages_reserved,
+			  reserved < x->limits.pages ? reserved : x->limits.pages);
+	pool_counters_set(c, COUNTER_pool_pages_indexed, x->indexed);
+	pool_counters_set(c, COUNTER_pool_pages_draining, x->pages.count[PAGE_DRAINING]);
+	pool_counters_set(c, COUNTER_pool_pages_quarantined, x->pages.count[PAGE_QUARANTINED]);
+	pool_counters_set(c, COUNTER_pool_table_refs, x->live + x->pages.count[PAGE_PRIVATE]);
+	pool_counters_set(c, COUNTER_pool_prefix_refs, x->indexed);
+	pool_counters_set(c, COUNTER_pool_transfer_pins, count_pins(p));
+	pool_counters_set(c, COUNTER_pool_active_transactions, x->open_steps);
+	pool_counters_set(c, COUNTER_pool_sequences, x->sequences);
+	pool_counters_set(c, COUNTER_prefix_retained_pages, pool_retained(x));
+}
+
+static void publish_sums(struct core_pool *p)
+{
+	const struct pool_stats *s = &p->pool.stats;
+	struct pool_counters *c = p->counters;
+	uint32_t page_tokens = p->pool.limits.page_tokens;
+
+	pool_counters_set(c, COUNTER_pool_commits, s->commits);
+	pool_counters_set(c, COUNTER_pool_aborts, s->aborts);
+	pool_counters_set(c, COUNTER_pool_steps_ended, s->steps_ended);
+	pool_counters_set(c, COUNTER_pool_conflicts, s->duplicates);
+	pool_counters_set(c, COUNTER_pool_receipts_refused, s->conflicts);
+	pool_counters_set(c, COUNTER_pool_pages_zeroed, p->mover.zeroed);
+	pool_counters_set(c, COUNTER_pool_pages_copied, p->mover.copied);
+	pool_counters_set(c, COUNTER_pool_opens, s->opens);
+	pool_counters_set(c, COUNTER_pool_lookups, s->lookups);
+	pool_counters_set(c, COUNTER_pool_lookup_hits, s->lookup_hits);
+	pool_counters_set(c, COUNTER_pool_open_hits, s->open_hits);
+	pool_counters_set(c, COUNTER_pool_reused_tokens, s->reused_tokens);
+	pool_counters_set(c, COUNTER_pool_prompt_tokens, s->prompt_tokens);
+	for (uint32_t i = PAYLOAD_MISS_NONE + 1; i < PAYLOAD_MISS_COUNT; i++)
+		pool_counters_set(c, counter_of_miss((enum payload_miss)i), s->misses[i]);
+	pool_counters_set(c, COUNTER_prefix_hits, s->reused_tokens / page_tokens);
+	pool_counters_set(c, COUNTER_prefix_misses, s->pages_missed);
+	pool_counters_set(c, COUNTER_prefix_evictions, s->evictions);
+	pool_counters_set(c, COUNTER_prefix_copy_on_write_pages, s->copies_on_write);
+	pool_counters_set(c, COUNTER_prefix_rejections, s->publish_stops);
+	pool_counters_set(c, COUNTER_pool_hash_collisions, p->pool.prefix.collisions);
+	pool_counters_set(c, COUNTER_pool_refused_references, p->pool.pages.refused_references);
+	pool_counters_set(c, COUNTER_pool_admission_waits, s->admission_waits);
+	pool_counters_set(c, COUNTER_pool_rows_written, p->rows_written);
+	pool_counters_set(c, COUNTER_pool_rows_read, p->rows_read);
+	pool_counters_set(c, COUNTER_pool_saturated, p->saturated);
+}
+
+void core_pool_publish(struct core_pool *p)
+{
+	if (p->pool.limits.pages == 0)
+		return;
+	pool_counters_begin(p->counters);
+	publish_gauges(p);
+	publish_sums(p);
+	pool_counters_end(p->counters);
+}

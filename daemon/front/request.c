@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* request: see request.h. Core thread; nothing here blocks. */
+#include "daemon/front/request.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+
+static void expired(struct timer *t)
+{
+	struct request *r = list_entry(t, struct request, timer);
+
+	request_end(r, WIRE_ETIMEDOUT);
+}
+
+struct request *request_alloc(struct session *s)
+{
+	struct core *c = s->core;
+	struct list *free_one = list_first(&c->free_requests);
+	struct request *r;
+
+	if (free_one) {
+		list_remove(free_one);
+		r = list_entry(free_one, struct request, in_session);
+	} else {
+		r = malloc(sizeof(*r));
+		if (!r)
+			return NULL;
+	}
+	memset(r, 0, offsetof(struct request, inline_in));
+	list_init(&r->in_session);
+	list_init(&r->in_queue);
+	list_init(&r->in_ready);
+	list_init(&r->in_wait);
+	timer_init(&r->timer, expired);
+	r->session = s;
+	r->began_ns = c->now_ns;
+	r->serial = ++c->serial;
+	return r;
+}
+
+void request_free(struct request *r)
+{
+	struct session *s = r->session;
+
+	timers_disarm(&s->core->timers, &r->timer);
+	list_remove(&r->in_session);
+	list_remove(&r->in_queue);
+	list_remove(&r->in_ready);
+	list_remove(&r->in_wait);
+	if (r->in && r->in != r->inline_in)
+		free(r->in);
+	charge_give(&s->heap, r->in_charged);
+	list_append(&s->core->free_requests, &r->in_session);
+}
+
+/* ---- answers ---- */
+
+static void set_text(struct request *r, int status, const char *format, va_list arguments)
+{
+	char text[CONTROL_TEXT_BYTES];
+	struct text_name name;
+
+	vsnprintf(text, sizeof(text), format, arguments);
+	r->reply.status = status;
+	if (r->session->state != SESSION_LIVE)
+		return;
+	name = session_text(r->session, text);
+	r->reply.text = name.text;
+	r->reply.text_serial = name.serial;
+}
+
+enum run_result refuse(struct request *r, int status, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	set_text(r, status, format, arguments);
+	va_end(arguments);
+	return RUN_DONE;
+}
+
+bool refused(struct request *r, int status, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	set_text(r, status, format, arguments);
+	va_end(arguments);
+	return false;
+}
+
+enum run_result done(struct request *r)
+{
+	r->reply.status = 0;
+	return RUN_DONE;
+}
+
+bool reply_array(struct request *r, uint32_t skip_bytes, const void *from, uint32_t n,
+		 uint32_t element_bytes)
+{
+	uint32_t room = r->entry.out_bytes > skip_bytes ? r->entry.out_bytes - skip_bytes : 0;
+	uint32_t fit = room / element_bytes < n ? room / element_bytes : n;
+
+	r->reply.count = n;
+	if (r->session->state != SESSION_LIVE)
+		return false;
+	return fit == 0 || !session_write(r->session, r->entry.out_offset + skip_bytes, from,
+					  (size_t)fit * element_bytes);
+}
+
+bool reply_pages(struct request *r, uint32_t skip_bytes, const struct seq *s, uint32_t first,
+		 uint32_t n)
+{
+	const struct pages *pages = &s->pool->pages;
+	struct payload_handle part[64];
+	uint32_t sent = 0;
+	bool written = true;
+
+	while (written && sent < n) {
+		uint32_t k = 0;
+
+		for (; k < 64 && sent + k < n; k++) {
+			uint32_t page = seq_page(s, first + sent + k);
+
+			part[k].index = page;
+			part[k].generation = pages->page[page].generation;
+		}
+		written = reply_array(r, skip_bytes + sent * (uint32_t)sizeof(part[0]), part, k,
+				      sizeof(part[0]));
+		sent += k;
+	}
+	r->reply.count = n;
+	return written;
+}
+
+/* An operation that names an open step and fails poisons it: what is queued behind it must not
+ * publish what was never written. A receipt that does not fit leaves the step as it was. */
+static void poison(struct request *r)
+{
+	struct sequence *q = r->sequence;
+
+	if (!q || !q->step.generation || r->reply.status == 0)
+		return;
+	if (!r->kind->rows || r->entry.index != q->step.index ||
+	    r->entry.generation != q->step.generation)
+		return;
+	q->seq->step.poisoned = true;
+}
+
+static void answer(struct request *r)
+{
+	struct session *s = r->session;
+
+	if (r->kind->latency >= 0)
+		counters_time(&s->core->counters, (enum histogram)r->kind->latency,
+			      s->core->now_ns - r->began_ns);
+	r->reply.opcode = r->entry.opcode;
+	if (r->batch) {
+		r->reply.submission = r->batch->u.batch_of.next;
+		session_write(
+		    s, r->batch->entry.out_offset + r->batch->u.batch_of.next * sizeof(r->reply),
+		    &r->reply, sizeof(r->reply));
+		return;
+	}
+	s->counters.requests++;
+	session_complete(s, &r->reply);
+}
+
+void request_finish(struct request *r)
+{
+	struct session *s = r->session;
+	struct sequence *q = r->sequence;
+	struct request *batch = r->batch;
+
+	poison(r);
+	if (s->state == SESSION_LIVE)
+		answer(r);
+	if (!batch) {
+		must(s->in_flight > 0);
+		s->in_flight--;
+		s->reserved_in_flight -= r->kind->reserved;
+	}
+	if (q && r->kind->rows && r->started) {
+		must(q->rows > 0);
+		q->rows--;
+	}
+	request_free(r);
+	if (batch) {
+		batch->u.batch_of.item = NULL;
+		batch->u.batch_of.next++;
+		request_ready(batch);
+	}
+	if (q && !list_is_empty(&q->queue))
+		request_start(list_entry(list_first(&q->queue), struct request, in_queue));
+}
+
+/* ---- turns ---- */
+
+/* What stands before it in its sequence's queue must be done; row operations run together. */
+static bool is_its_turn(const struct request *r)
+{
+	const struct sequence *q = r->sequence;
+
+	if (!q || list_is_empty(&r->in_queue))
+		return true;
+	for (const struct list *at = q->queue.next; at != &r->in_queue; at = at->next) {
+		const struct request *before = list_entry(at, struct request, in_queue);
+
+		if (!before->kind->rows || !r->kind->rows)
+			return false;
+	}
+	return true;
+}
+
+void request_start(struct request *r)
+{
+	struct core *c = r->session->core;
+
+	while (r && !r->started && is_its_turn(r)) {
+		struct sequence *q = r->sequence;
+		struct list *next = q && r->in_queue.next != &q->queue ? r->in_queue.next : NULL;
+		bool rows = q && r->kind->rows;
+
+		r->started = true;
+		timers_disarm(&c->timers, &r->timer);
+		if (rows)
+			q->rows++;
+		if (q)
+			sequence_touch(q);
+		/* Rows behind it may start as well; it may be gone when request_go returns. */
+		if (!rows || !next) {
+			request_go(r);
+			return;
+		}
+		request_ready(r);
+		r = list_entry(next, struct request, in_queue);
+	}
+	if (r && !r->started && r->batch)
+		request_end(r, WIRE_EAGAIN);
+	else if (r && !r->started && r->kind->waits)
+		request_wait(r, NULL);
+}
+
+void request_go(struct request *r)
+{
+	uint32_t budget = (uint32_t)r->session->core->config->core.job_pages_per_turn;
+
+	must(r->started);
+	r->waiting = false;
+	switch (r->kind->run(r, &budget)) {
+	case RUN_DONE:
+		request_finish(r);
+		return;
+	case RUN_MORE:
+		request_ready(r);
+		return;
+	case RUN_WAIT:
+		/* It is in a list of who will wake it, or has a job in flight. */
+		if (r->batch && !r->kind->abandon)
+			cannot_happen("an item of a batch waits and cannot be abandoned");
+		r->waiting = true;
+		return;
+	}
+}
+
+void request_ready(struct request *r)
+{
+	struct session *s = r->session;
+
+	if (list_is_empty(&r->in_ready))
+		list_append(&s->ready, &r->in_ready);
+	if (list_is_empty(&s->in_ready))
+		list_append(&s->core->ready, &s->in_ready);
+}
+
+static uint64_t deadline_ns(const struct request *r)
+{
+	uint64_t us = r->entry.deadline_us;
+
+	if (us == 0)
+		us = r->pool ? r->pool->config->default_deadline_us
+			     : r->session->core->config->core.default_deadline_us;
+	return r->began_ns + us * NS_PER_US;
+}
+
+/* Interactive before agent, then in the order submitted. */
+static void insert_ranked(struct list *where, struct request *r)
+{
+	struct list *at = where;
+
+	while (at->previous != where) {
+		const struct request *before = list_entry(at->previous, struct request, in_wait);
+
+		if (before->interactive > r->interactive ||
+		    (before->interactive == r->interactive && before->serial < r->serial))
+			break;
+		at = at->previous;
+	}
+	list_append(at, &r->in_wait);
+}
+
+void request_wait(struct request *r, struct list *where)
+{
+	struct core *c = r->session->core;
+
+	if (where && list_is_empty(&r->in_wait))
+		insert_ranked(where, r);
+	r->waiting = true;
+	if (!timer_is_armed(&r->timer) && timers_arm(&c->timers, &r->timer, deadline_ns(r)))
+		session_end(r->session, WIRE_BYE_QUOTA, "the daemon has no memory for a deadline");
+}
+
+void request_end(struct request *r, int status)
+{
+	if (r->reply.status == 0 || status == WIRE_EGONE)
+		r->reply.status = status;
+	if (r->kind->abandon && r->started)
+		r->kind->abandon(r, status);
+	if (r->session->state == SESSION_LIVE && !r->reply.text)
+		refuse(r, r->reply.status, "%s",
+		       status == WIRE_ETIMEDOUT    ? "the deadline passed while it waited"
+		       : status == WIRE_ECANCELLED ? "cancelled by the client"
+						   : wire_status_text(status));
+	request_finish(r);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_FRONT_REQUEST_H
+#define KVHOST_FRONT_REQUEST_H
+
+/*
+ * request: one operation of a client on its way from entry to completion.
+ *
+ * decode turns a copied entry into a request, or into a refusal with a text; it changes nothing.
+ * A request of a sequence stands in that sequence's queue and starts when what was submitted
+ * before it is done (row operations run together). run moves it; it ends DONE, wants another turn
+ * (MORE), or waits for somebody (WAIT) until its deadline. Each has exactly one completion.
+ * Owner: the core thread.
+ */
+
+#include "daemon/front/session.h"
+
+#define REQUEST_INLINE_BYTES 192
+
+struct request;
+
+enum run_result {
+	RUN_DONE = 0, /* reply.status says how */
+	RUN_MORE,
+	RUN_WAIT,
+};
+
+enum request_target { /* what its handle names */
+		      TARGET_NONE = 0,
+		      TARGET_POOL,
+		      TARGET_SEQUENCE,
+		      TARGET_STEP,
+		      TARGET_EITHER, /* a sequence, or else a step */
+};
+
+struct request_kind {
+	uint16_t opcode;
+	uint16_t in_bytes;  /* size of the payload's head; 0: none */
+	uint16_t out_bytes; /* least room for the reply */
+	uint8_t target;     /* enum request_target */
+	bool head_only;     /* only the payload's head is copied by decode; run copies the rest */
+	bool waits;         /* it may wait: it has a deadline */
+	bool reserved;      /* it may use the last completions: cancel and close */
+	bool rows;          /* runs beside others of its kind */
+	bool final;         /* commit, abort, close: cannot be cancelled */
+	int latency;        /* enum histogram, -1: none */
+	/* Look at the copied payload: true, or refused. Changes nothing. NULL: nothing to look at.
+	 */
+	bool (*check)(struct request *r);
+	enum run_result (*run)(struct request *r, uint32_t *budget);
+	/* It ends before its time with this status; what it holds goes. NULL: only its reply. */
+	void (*abandon)(struct request *r, int status);
+};
+
+struct request_prompt {
+	struct match_wish wish;
+	struct match match;
+	uint32_t *tokens; /* the whole prompt; becomes the sequence's */
+	struct key_image *images;
+	uint32_t *path;
+	struct seq *seq; /* of an open */
+	uint64_t charged;
+	uint32_t copied_tokens;
+	uint32_t max_tokens;
+	bool interactive;
+	uint8_t phase;
+};
+
+struct request_step {
+	struct mover_copy *copy; /* in flight */
+	uint32_t wanted;
+	uint8_t phase;
+};
+
+struct rows_job;
+
+struct request_rows {
+	struct rows_job *job; /* in flight */
+};
+
+struct request_batch {
+	struct request *item; /* the one that runs */
+	uint32_t next, n;
+};
+
+struct request_walk { /* of a core: check, drop */
+	uint32_t pool, at;
+	char *text;
+	size_t bytes;
+	uint64_t objects;
+};
+
+struct request {
+	struct list in_session; /* session.requests; of a free one: core.free_requests */
+	struct list in_queue;   /* sequence.queue */
+	struct list in_ready;   /* session.ready */
+	struct list in_wait;    /* a list of a pool */
+	struct session *session;
+	struct sequence *sequence; /* NULL: of no sequence */
+	struct core_pool *pool;
+	struct request *batch; /* it is an item of this one */
+	const struct request_kind *kind;
+	struct timer timer;
+	uint64_t began_ns;
+	uint64_t serial;
+	struct submission entry; /* the copy */
+	struct completion reply;
+	bool started;
+	bool waiting;
+	bool interactive;
+	void *in; /* the copied payload, or NULL */
+	uint64_t in_charged;
+	union {
+		struct request_prompt prompt;
+		struct request_step step;
+		struct request_rows rows;
+		struct request_batch batch_of;
+		struct request_walk walk;
+	} u;
+	uint64_t inline_in[REQUEST_INLINE_BYTES / 8];
+};
+
+/* ---- decode.c ---- */
+
+const struct request_kind *request_kind_find(uint32_t opcode); /* NULL: unknown */
+/* Make a request of a copied entry. 0 and *out; 1: it was answered already (refused, or done); or
+ * the session has ended (its state tells). `batch`: of which it is an item. */
+int request_decode(struct session *s, const struct submission *e, struct request *batch,
+		   struct request **out);
+bool range_is_zero(const void *bytes, size_t n);
+
+/* ---- request.c ---- */
+
+void request_start(struct request *r); /* as soon as its turn has come */
+void request_go(struct request *r);    /* run it for one budget, and what follows */
+void request_ready(struct request *r); /* run it in the next turn; keeps its place where it waits */
+void request_wait(struct request *r, struct list *where); /* in rank order; arms the deadline */
+void request_end(struct request *r, int status);          /* abandon it */
+void request_finish(struct request *r);                   /* reply and forget */
+/* What it holds of payload and lists goes; no reply. */
+void request_free(struct request *r);
+struct request *request_alloc(struct session *s);
+
+/* Refuse: sets the reply's status and text; returns RUN_DONE for run functions. */
+enum run_result refuse(struct request *r, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+bool refused(struct request *r, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4))); /* the same; returns false for check functions */
+enum run_result done(struct request *r);
+
+/* Write a reply's elements to the range that the client named: as many as fit; count = n. */
+bool reply_array(struct request *r, uint32_t skip_bytes, const void *from, uint32_t n,
+		 uint32_t element_bytes);
+/* Handles of table entries first .. first + n - 1 of a sequence. */
+bool reply_pages(struct request *r, uint32_t skip_bytes, const struct seq *s, uint32_t first,
+		 uint32_t n);
+
+extern const struct request_kind kind_null, kind_cancel, kind_batch, kind_pool_attach,
+    kind_pool_detach, kind_open, kind_lookup, kind_fork, kind_truncate, kind_close, kind_table,
+    kind_step_begin, kind_step_commit, kind_step_abort, kind_kv_write, kind_kv_read, kind_counters,
+    kind_admin;
+
+#endif

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvhostd: put the parts together, run the core's loop until told to stop, take them apart.
+ *
+ * The main thread is the core thread. Exit codes: 0 stopped; 1 could not start; 2 the
+ * configuration is wrong.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config.h"
+#ifdef HAVE_SYSTEMD
+#include <systemd/sd-daemon.h>
+#endif
+
+#include "daemon/base/panic.h"
+#include "daemon/base/random.h"
+#include "daemon/front/listener.h"
+#include "daemon/secret.h"
+#include "shm/guard.h"
+#include "shm/ring.h"
+
+#define LISTEN_TURNS 64   /* turns between two looks at the sockets while busy */
+#define SLEEP_MS     1000 /* longest sleep: a heartbeat */
+#define STOP_NS      (5 * NS_PER_S)
+
+struct kvhost { /* owns every module */
+	struct config config;
+	struct log *log;
+	struct statsfile stats;
+	bool has_stats;
+	int threads[4]; /* of the stats file: core, work, device, log */
+	struct executor *work, *copies;
+	struct device *device;
+	struct core core;
+	bool has_core;
+	struct listener *listener;
+	int wake_fd, signal_fd;
+	bool stopping;
+	uint64_t stop_ns;
+	uint64_t watchdog_ns, fed_ns;
+};
+
+static void say(const char *what, int r, const char *detail)
+{
+	fprintf(stderr, "kvhostd: %s: %s%s%s\n", what, strerror(-r), detail[0] ? ": " : "", detail);
+}
+
+static void on_panic(void *context, const char *text)
+{
+	struct kvhost *k = context;
+
+	if (k->has_stats)
+		statsfile_panic(&k->stats, text);
+}
+
+static void on_wake(void *context)
+{
+	struct kvhost *k = context;
+	uint64_t n;
+
+	(void)!read(k->wake_fd, &n, sizeof(n));
+}
+
+static void on_signal(void *context)
+{
+	struct kvhost *k = context;
+	struct signalfd_siginfo info;
+
+	while (read(k->signal_fd, &info, sizeof(info)) == sizeof(info))
+		k->stopping = true;
+}
+
+/* ---- start ---- */
+
+static int make_directory(const char *path, mode_t mode)
+{
+	return mkdir(path, mode) && errno != EEXIST ? -errno : 0;
+}
+
+static uint64_t available_bytes(void)
+{
+	char line[128];
+	unsigned long long kib = 0;
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			break;
+	}
+	if (f)
+		fclose(f);
+	return kib * 1024;
+}
+
+static int start_log(struct kvhost *k)
+{
+	struct log_options options = {.fd = STDERR_FILENO,
+				      .level = (enum log_level)k->config.core.log_level,
+				      .journal = log_is_journal(STDERR_FILENO)};
+
+	return log_new(&options, &k->log);
+}
+
+static int start_stats(struct kvhost *k, uint64_t epoch)
+{
+	static const char *const names[] = {"core", "work", "device", "log"};
+	struct statsfile_size size =
+	    counters_size(k->config.n_pools, (uint32_t)k->config.core.session_limit);
+	char path[sizeof(k->config.runtime_directory) + 8];
+	int r;
+
+	snprintf(path, sizeof(path), "%s/stats", k->config.runtime_directory);
+	r = statsfile_create(&k->stats, path, &size, epoch, PACKAGE_VERSION);
+	if (r) {
+		say(path, r, r == -EBUSY ? "another daemon holds this runtime directory" : "");
+		return r;
+	}
+	k->has_stats = true;
+	panic_set_hook(on_panic, k);
+	for (int i = 0; i < 4 && r >= 0; i++)
+		r = k->threads[i] = statsfile_add_thread(&k->stats, names[i]);
+	return r < 0 ? r : 0;
+}
+
+static int start_core(struct kvhost *k, uint64_t epoch)
+{
+	struct core_options options = {.config = &k->config,
+				       .clock = clock_monotonic(),
+				       .keys.kept_bits = 128,
+				       .boot_epoch = epoch,
+				       .available_bytes = available_bytes(),
+				       .device = k->device,
+				       .copies = k->copies,
+				       .work = k->work,
+				       .stats = &k->stats,
+				       .log = k->log,
+				       .hooks = listener_hooks};
+	const char *name;
+	int r = secret_load(k->config.state_directory, options.keys.secret,
+			    sizeof(options.keys.secret), &name);
+
+	if (r) {
+		fprintf(stderr, "kvhostd: %s/%s: %s\n", k->config.state_directory, name,
+			r == -EINVAL ? "not a secret of this daemon, or others may read it"
+				     : strerror(-r));
+		return r;
+	}
+	r = core_init(&k->core, &options);
+	k->has_core = r == 0;
+	return r;
+}
+
+static int start_listener(struct kvhost *k)
+{
+	char path[sizeof(k->config.runtime_directory) + 16];
+	sigset_t signals;
+	int r;
+
+	snprintf(path, sizeof(path), "%s/kvhost.sock", k->config.runtime_directory);
+	r = listener_new(path, &k->core, &k->listener);
+	if (r) {
+		say(path, r, "");
+		return r;
+	}
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	k->signal_fd = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+	if (k->signal_fd < 0)
+		return -errno;
+	r = listener_watch(k->listener, k->wake_fd, on_wake, k);
+	return r ? r : listener_watch(k->listener, k->signal_fd, on_signal, k);
+}
+
+/* Before any thread is started: they inherit the mask. */
+static void block_signals(void)
+{
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+static int start(struct kvhost *k)
+{
+	uint64_t epoch = 0;
+	int r = random_secret(&epoch, sizeof(epoch));
+
+	epoch |= 1;
+	block_signals();
+	umask(027);
+	if (!r)
+		r = guard_install();
+	if (!r && (r = make_directory(k->config.runtime_directory, 0750)))
+		say(k->config.runtime_directory, r, "");
+	if (!r && (r = make_directory(k->config.state_directory, 0700)))
+		say(k->config.state_directory, r, "");
+	if (!r)
+		r = start_log(k);
+	if (!r)
+		r = start_stats(k, epoch);
+	if (!r) {
+		k->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+		r = k->wake_fd < 0 ? -errno : 0;
+	}
+	if (!r)
+		r = worker_new("work", k->wake_fd, &k->work);
+	if (!r)
+		r = worker_new("dev0", k->wake_fd, &k->copies);
+	if (!r)
+		r = device_cpu_new(k->copies, k->work, &k->device);
+	if (!r)
+		r = start_core(k, epoch);
+	if (!r)
+		r = start_listener(k);
+	return r;
+}
+
+/* ---- run ---- */
+
+static void beat(struct kvhost *k, bool asleep)
+{
+	struct statsfile_thread *t = k->stats.threads;
+	uint64_t now = asleep ? 0 : k->core.now_ns;
+
+	atomic_store_explicit(&t[k->threads[0]].heartbeat_ns, now, memory_order_relaxed);
+	atomic_store_explicit(&t[k->threads[1]].heartbeat_ns, k->work->heartbeat_ns(k->work),
+			      memory_order_relaxed);
+	atomic_store_explicit(&t[k->threads[2]].heartbeat_ns, k->copies->heartbeat_ns(k->copies),
+			      memory_order_relaxed);
+	atomic_store_explicit(&t[k->threads[3]].heartbeat_ns, log_heartbeat_ns(k->log),
+			      memory_order_relaxed);
+}
+
+static void set_state(struct kvhost *k, enum statsfile_state state)
+{
+	atomic_store_explicit(&k->stats.head->state, state, memory_order_relaxed);
+}
+
+/* Only while no worker has been at one job for longer than the watchdog waits. */
+static void feed_watchdog(struct kvhost *k)
+{
+#ifdef HAVE_SYSTEMD
+	uint64_t now = k->core.now_ns;
+
+	if (!k->watchdog_ns || now - k->fed_ns < k->watchdog_ns / 4)
+		return;
+	for (int i = 1; i < 4; i++) {
+		uint64_t at = atomic_load_explicit(&k->stats.threads[k->threads[i]].heartbeat_ns,
+						   memory_order_relaxed);
+
+		if (at && now > at && now - at > k->watchdog_ns)
+			return;
+	}
+	k->fed_ns = now;
+	sd_notify(0, "WATCHDOG=1");
+#else
+	(void)k;
+#endif
+}
+
+static void begin_stop(struct kvhost *k)
+{
+	if (k->core.draining)
+		return;
+	log_write(k->log, LOG_LEVEL_NOTICE, "stopping");
+#ifdef HAVE_SYSTEMD
+	sd_notify(0, "STOPPING=1");
+#endif
+	set_state(k, STATSFILE_DRAINING);
+	k->stop_ns = k->core.now_ns + STOP_NS;
+	core_drain(&k->core);
+	listener_stop(k->listener);
+}
+
+static void sleep_now(struct kvhost *k)
+{
+	uint64_t until_ns, now = k->core.now_ns;
+	int ms = SLEEP_MS;
+
+	if (core_prepare_sleep(&k->core, &until_ns)) {
+		if (until_ns <= now)
+			ms = 0;
+		else if (until_ns - now < SLEEP_MS * NS_PER_MS)
+			ms = (int)((until_ns - now) / NS_PER_MS) + 1;
+		beat(k, false);
+		listener_poll(k->listener, ms);
+	}
+	core_end_sleep(&k->core);
+	beat(k, false);
+	feed_watchdog(k);
+}
+
+static void run(struct kvhost *k)
+{
+	uint64_t spin_ns = k->config.core.spin_us * NS_PER_US;
+	uint64_t busy_ns = k->core.now_ns;
+	uint32_t turns = 0;
+
+	while (!k->stopping || (!core_is_idle(&k->core) && k->core.now_ns < k->stop_ns)) {
+		bool busy = core_turn(&k->core);
+
+		if (busy)
+			busy_ns = k->core.now_ns;
+		if (++turns % LISTEN_TURNS == 0) {
+			listener_poll(k->listener, 0);
+			beat(k, false);
+			feed_watchdog(k);
+		}
+		if (k->stopping)
+			begin_stop(k);
+		if (busy)
+			continue;
+		if (k->core.now_ns - busy_ns > spin_ns || k->stopping)
+			sleep_now(k);
+		else
+			ring_pause();
+	}
+}
+
+/* ---- stop ---- */
+
+static void stop(struct kvhost *k)
+{
+	if (k->has_core)
+		core_forget_quarantines(&k->core);
+	worker_free(&k->copies);
+	worker_free(&k->work);
+	listener_free(&k->listener);
+	if (k->has_core)
+		core_deinit(&k->core);
+	if (k->device)
+		k->device->free(k->device);
+	if (k->has_stats) {
+		panic_set_hook(NULL, NULL);
+		statsfile_close(&k->stats, STATSFILE_STOPPED);
+	}
+	log_free(&k->log);
+	if (k->wake_fd >= 0)
+		close(k->wake_fd);
+	if (k->signal_fd >= 0)
+		close(k->signal_fd);
+}
+
+static void say_ready(struct kvhost *k)
+{
+	set_state(k, STATSFILE_RUNNING);
+	log_write(k->log, LOG_LEVEL_NOTICE, "kvhostd %s: ready, socket %s/kvhost.sock",
+		  PACKAGE_VERSION, k->config.runtime_directory);
+#ifdef HAVE_SYSTEMD
+	uint64_t us = 0;
+
+	if (sd_watchdog_enabled(0, &us) > 0)
+		k->watchdog_ns = us * NS_PER_US;
+	sd_notify(0, "READY=1\nSTATUS=serving");
+#endif
+}
+
+int main(int argc, char **argv)
+{
+	extern char **environ;
+	static struct kvhost k = {.wake_fd = -1, .signal_fd = -1};
+	char error[CONFIG_ERROR_BYTES];
+	enum config_action action;
+
+	if (config_load(&k.config, argc, argv, environ, &action, error)) {
+		fprintf(stderr, "kvhostd: %s\n", error);
+		return 2;
+	}
+	switch (action) {
+	case CONFIG_HELP:
+		config_print_help(stdout);
+		return 0;
+	case CONFIG_VERSION:
+		printf("kvhostd %s\n", PACKAGE_VERSION);
+		return 0;
+	case CONFIG_CHECK:
+		config_print_warnings(&k.config, stdout);
+		puts("the configuration is good");
+		return 0;
+	case CONFIG_RUN:
+		break;
+	}
+	if (start(&k)) {
+		fprintf(stderr, "kvhostd: could not start\n");
+		stop(&k);
+		return 1;
+	}
+	say_ready(&k);
+	run(&k);
+	stop(&k);
+	return 0;
+}

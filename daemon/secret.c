@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* secret: see secret.h. */
+#include "daemon/secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/base/random.h"
+
+#define SECRET_NAME "secret"
+
+static int read_whole(int directory, uint8_t *out, size_t bytes)
+{
+	int fd = openat(directory, SECRET_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	struct stat st;
+	int r = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st))
+		r = -errno;
+	else if (!S_ISREG(st.st_mode) || (size_t)st.st_size != bytes || (st.st_mode & 077))
+		r = -EINVAL;
+	else if (read(fd, out, bytes) != (ssize_t)bytes)
+		r = -EIO;
+	close(fd);
+	return r;
+}
+
+/* Complete under another name first: a crash leaves no half a secret. */
+static int write_new(int directory, uint8_t *out, size_t bytes)
+{
+	int r = random_secret(out, bytes);
+	int fd;
+
+	if (r)
+		return r;
+	fd = openat(directory, SECRET_NAME ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	if (write(fd, out, bytes) != (ssize_t)bytes || fsync(fd))
+		r = -EIO;
+	if (close(fd) && !r)
+		r = -errno;
+	if (!r && renameat(directory, SECRET_NAME ".new", directory, SECRET_NAME))
+		r = -errno;
+	return r;
+}
+
+int secret_load(const char *directory, uint8_t *out, size_t bytes, const char **name)
+{
+	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int r;
+
+	*name = "";
+	if (fd < 0)
+		return -errno;
+	*name = SECRET_NAME;
+	r = read_whole(fd, out, bytes);
+	if (r == -ENOENT)
+		r = write_new(fd, out, bytes);
+	close(fd);
+	return r;
+}

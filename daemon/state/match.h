@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_STATE_MATCH_H
+#define KVHOST_STATE_MATCH_H
+
+/*
+ * match: walk a prompt along the tree of a pool, in turns.
+ *
+ * An open holds its deepest match between turns and touches what it matches; a lookup pins and
+ * touches nothing: it notices when its place was given up between two turns and ends there.
+ * Where reuse may end: at a page boundary, with at least the last token left to compute, within
+ * the client's limit, never inside an image.
+ *
+ * Owner: the core thread. Tokens, images and path are the caller's and outlive the walk.
+ */
+
+#include "daemon/state/pool.h"
+
+enum match_miss { /* equal to enum payload_miss */
+		  MATCH_COMPLETE = 0,
+		  MATCH_NONE,
+		  MATCH_DIVERGED,
+		  MATCH_OFF,
+		  MATCH_IMAGE,
+		  MATCH_LIMIT,
+};
+
+struct match_wish {
+	const uint32_t *tokens;
+	uint32_t n_tokens;
+	const struct key_image *images; /* ascending by start, disjoint */
+	uint32_t n_images;
+	uint32_t max_cached_tokens; /* UINT32_MAX: no limit */
+	uint16_t name_space;
+	bool off; /* match nothing */
+	uint8_t variant[KEY_VARIANT_BYTES];
+};
+
+struct match {
+	struct pool *pool;
+	const struct match_wish *wish;
+	struct prefix_walk walk;
+	uint32_t *path;             /* [end]: nodes of the matched pages */
+	uint32_t end;               /* pages that may match at most */
+	uint32_t images_passed;     /* of wish->images, that begin before the next page */
+	enum match_miss end_reason; /* why not more than `end` */
+	uint64_t tick;              /* 0: a lookup */
+	uint64_t node_id;           /* a lookup's: of walk.node */
+	uint32_t run;               /* an open's: pages that it reuses */
+	uint32_t held;              /* an open's: the node it is a user of; NODE_NONE before */
+	bool done;
+};
+
+/* Pages that could match at most: the room that path must have. */
+uint32_t match_room(const struct pool *p, const struct match_wish *wish);
+
+/* Begin. tick: of the open (retain_open), 0 for a lookup. path may be NULL if match_room is 0.
+ * An open holds a root from here on; 0 or POOL_NEVER (no node left: the open matches and
+ * publishes nothing). */
+int match_begin(struct match *m, struct pool *p, const struct match_wish *wish, uint32_t *path,
+		uint64_t tick);
+
+/* At most *budget pages. 0 when done, else POOL_MORE. */
+int match_turn(struct match *m, uint32_t *budget);
+
+static inline uint32_t match_tokens(const struct match *m)
+{
+	return m->walk.position * m->pool->limits.page_tokens;
+}
+
+enum match_miss match_reason(const struct match *m);
+
+/* Count a finished walk in the pool's counters. */
+void match_count(const struct match *m);
+
+#endif

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool: see pool.h. Core thread; nothing here blocks. */
+#include "daemon/state/pool.h"
+
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+#include "daemon/state/seq.h"
+
+int pool_init(struct pool *p, const struct pool_limits *limits, const struct key_maker *maker,
+	      const uint8_t stamp[16])
+{
+	int r;
+
+	must(limits->nodes >= limits->pages);
+
+	*p = (struct pool){.limits = *limits};
+	list_init(&p->members);
+	r = pages_init(&p->pages, limits->pages);
+	if (!r)
+		r = prefix_init(&p->prefix, limits->nodes, limits->page_tokens, maker, stamp);
+	if (!r)
+		r = retain_init(&p->retain, &p->prefix);
+	if (r)
+		pool_deinit(p);
+	return r;
+}
+
+void pool_deinit(struct pool *p)
+{
+	must(p->sequences == 0);
+	retain_deinit(&p->retain);
+	prefix_deinit(&p->prefix);
+	pages_deinit(&p->pages);
+	*p = (struct pool){0};
+}
+
+/* The indexed page of a node became live, or retained. */
+static void count_live(struct pool *p, uint32_t node, int change)
+{
+	struct pool_share *share = &p->shares[p->prefix.nodes[node].name_space];
+
+	if (p->prefix.nodes[node].copies[TIER_DEVICE] == COPY_NONE)
+		return;
+	must(change > 0 || (p->live > 0 && share->live > 0));
+	p->live += (uint64_t)change;
+	share->live += (uint64_t)change;
+}
+
+void pool_hold(struct pool *p, uint32_t node)
+{
+	for (bool again = true; again; node = p->prefix.nodes[node].parent) {
+		bool idle = p->prefix.nodes[node].users == 0;
+
+		again = prefix_hold(&p->prefix, node);
+		if (!idle)
+			continue;
+		count_live(p, node, 1);
+		retain_busy(&p->retain, node);
+	}
+}
+
+void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
+{
+	while (*node != NODE_NONE && *budget) {
+		uint32_t at = *node;
+		bool last = p->prefix.nodes[at].users == 1;
+
+		--*budget;
+		if (last)
+			count_live(p, at, -1);
+		*node = prefix_release(&p->prefix, at);
+		if (last)
+			retain_idle(&p->retain, at);
+		pool_trim(p);
+	}
+}
+
+void pool_index(struct pool *p, uint32_t node, uint32_t page)
+{
+	struct pool_share *share = &p->shares[p->prefix.nodes[node].name_space];
+
+	pages_index(&p->pages, page, node);
+	prefix_put_copy(&p->prefix, node, TIER_DEVICE, page);
+	p->indexed++;
+	share->indexed++;
+	if (p->prefix.nodes[node].users)
+		count_live(p, node, 1);
+	/* The parent has a child on the device now: it is not next to go. */
+	retain_busy(&p->retain, p->prefix.nodes[node].parent);
+}
+
+static void evict(struct pool *p, uint32_t node)
+{
+	struct node *n = &p->prefix.nodes[node];
+	struct pool_share *share = &p->shares[n->name_space];
+	uint32_t page = n->copies[TIER_DEVICE];
+	uint32_t parent = n->parent;
+
+	must(page != COPY_NONE);
+	retain_remove(&p->retain, node);
+	prefix_drop_copy(&p->prefix, node, TIER_DEVICE);
+	pages_unindex(&p->pages, page);
+	must(p->indexed > 0 && share->indexed > 0);
+	p->indexed--;
+	share->indexed--;
+	p->stats.evictions++;
+	retain_idle(&p->retain, parent);
+}
+
+/* Whose page goes: the namespace whose next one has been left alone for longest. */
+static uint32_t next_victim(const struct pool *p)
+{
+	uint32_t victim = NODE_NONE;
+	uint64_t oldest = UINT64_MAX;
+
+	for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
+		uint64_t tick;
+		uint32_t node;
+
+		if (!p->retain.orders[ns])
+			continue;
+		node = retain_victim(&p->retain, ns, &tick);
+		if (node != NODE_NONE && tick < oldest) {
+			oldest = tick;
+			victim = node;
+		}
+	}
+	return victim;
+}
+
+bool pool_make_room(struct pool *p, uint32_t n)
+{
+	while (pages_free(&p->pages) < n) {
+		uint32_t victim = next_victim(p);
+
+		if (victim == NODE_NONE)
+			return false;
+		evict(p, victim);
+	}
+	return true;
+}
+
+void pool_trim(struct pool *p)
+{
+	while (p->indexed > p->limits.prefix_budget && protection(budget_is_kept)) {
+		uint32_t victim = next_victim(p);
+
+		if (victim == NODE_NONE)
+			return;
+		evict(p, victim);
+	}
+}
+
+bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
+{
+	for (; *budget; --*budget) {
+		uint64_t tick;
+		uint32_t victim = name_space == RETAIN_NAMESPACES
+				      ? next_victim(p)
+				      : retain_victim(&p->retain, name_space, &tick);
+
+		if (victim == NODE_NONE)
+			return true;
+		evict(p, victim);
+	}
+	return false;
+}
+
+int pool_may_admit(const struct pool *p, uint64_t ceiling)
+{
+	uint64_t taken = p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED];
+
+	if (ceiling > p->limits.pages)
+		return POOL_NEVER;
+	if (!protection(ceilings_are_kept))
+		return 0;
+	return taken <= p->limits.pages - ceiling ? 0 : POOL_WAIT;
+}
+
+static const char *check_sequences(const struct pool *p)
+{
+	uint64_t sequences = 0, ceilings = 0, steps = 0, surplus = 0;
+
+	list_for_each(link, following, &p->members)
+	{
+		const struct seq *s = list_entry(link, struct seq, in_pool);
+		const char *wrong = seq_check(s);
+
+		if (wrong)
+			return wrong;
+		sequences++;
+		ceilings += s->admitted ? s->ceiling : 0;
+		steps += s->step.state == STEP_OPEN;
+		surplus += s->surplus;
+	}
+	if (sequences != p->sequences)
+		return "the number of sequences is wrong";
+	if (ceilings != p->ceilings)
+		return "the sum of the ceilings is wrong";
+	if (surplus != p->surplus)
+		return "the sum of what no ceiling covers is wrong";
+	if (steps != p->open_steps)
+		return "the number of open steps is wrong";
+	return NULL;
+}
+
+const char *pool_check(const struct pool *p, bool everything)
+{
+	uint64_t indexed = 0, live = 0, allocated;
+	uint32_t at = 0;
+	const char *wrong;
+
+	for (int i = 0; i < RETAIN_NAMESPACES; i++) {
+		indexed += p->shares[i].indexed;
+		live += p->shares[i].live;
+		if (p->shares[i].live > p->shares[i].indexed)
+			return "a namespace has more live pages than pages";
+	}
+	if (indexed != p->indexed || live != p->live)
+		return "the namespaces' pages are not the pool's";
+	if (p->indexed != p->pages.count[PAGE_INDEXED])
+		return "the number of indexed pages is wrong";
+	allocated = (uint64_t)p->pages.count[PAGE_PRIVATE] + p->pages.count[PAGE_INDEXED] +
+		    p->pages.count[PAGE_DRAINING] + p->pages.count[PAGE_QUARANTINED];
+	if (allocated + pages_free(&p->pages) != p->limits.pages)
+		return "free and allocated pages are not the capacity";
+	if (p->indexed > p->limits.prefix_budget && p->live < p->indexed)
+		return "more pages are indexed than the budget and what is in use";
+	if (p->pages.refused_references)
+		return "a reference was taken back at 0";
+	if (!everything)
+		return NULL;
+	live = 0;
+	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
+		const struct node *n = &p->prefix.nodes[i];
+		uint32_t page = n->copies[TIER_DEVICE];
+
+		if (n->kind == NODE_FREE || n->kind == NODE_ROOT || page == COPY_NONE)
+			continue;
+		live += n->users > 0;
+		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
+			return "a node and its page do not name each other";
+		if (n->run == RUN_NONE)
+			return "an indexed page is in no run";
+	}
+	if (live != p->live)
+		return "the number of live pages is wrong";
+	wrong = prefix_check(&p->prefix, &at, UINT32_MAX);
+	if (!wrong)
+		wrong = retain_check(&p->retain);
+	if (!wrong)
+		wrong = pages_check(&p->pages);
+	return wrong ? wrong : check_sequences(p);
+}

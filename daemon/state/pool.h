@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_STATE_POOL_H
+#define KVHOST_STATE_POOL_H
+
+/*
+ * pool: the pages, nodes and ranking of one pool as one thing, with its sums and its limits.
+ *
+ * What each page is for: free; private to sequences; indexed and live (a sequence needs it, now);
+ * indexed and retained (it may be given up). The prefix budget counts indexed pages, in use or
+ * not; trimming happens when a reference is dropped and skips pages in use.
+ * Admission is by ceilings: the pages that every admitted sequence may ever need fit the pool
+ * together, so a step can always be served by giving up retained pages.
+ *
+ * Owner: the core thread; no I/O. Calls that walk take a budget in pages and can be continued.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/base/list.h"
+#include "daemon/state/page.h"
+#include "daemon/state/prefix.h"
+#include "daemon/state/retain.h"
+
+struct pool_stats { /* counters; they only grow */
+	uint64_t opens, lookups, open_hits, lookup_hits;
+	uint64_t prompt_tokens, reused_tokens, pages_missed;
+	uint64_t misses[16]; /* by enum match_miss */
+	uint64_t commits, aborts, conflicts;
+	uint64_t published, duplicates, evictions, copies_on_write;
+	uint64_t rejections;    /* reuse asked for and refused by policy */
+	uint64_t publish_stops; /* sequences that publish no more: no node, or no room */
+	uint64_t admission_waits;
+	uint64_t pages_zeroed, pages_copied;
+	uint64_t steps_ended; /* by the daemon */
+};
+
+struct pool_share { /* what one namespace has in it */
+	uint64_t indexed;
+	uint64_t live; /* of the indexed ones */
+	uint64_t sequences;
+};
+
+struct pool_limits {
+	uint32_t pages;
+	uint32_t page_tokens;
+	uint32_t max_sequence_tokens;
+	uint32_t nodes;         /* most that may be known; at least pages */
+	uint64_t prefix_budget; /* indexed pages; 0 = no reuse */
+};
+
+struct pool {
+	struct pages pages;
+	struct prefix prefix;
+	struct retain retain;
+	struct pool_limits limits;
+	uint64_t indexed;  /* device copies of nodes */
+	uint64_t live;     /* of them: in use */
+	uint64_t ceilings; /* pages promised to admitted sequences */
+	uint64_t surplus;  /* pages in use that no ceiling covers */
+	uint64_t sequences;
+	uint64_t open_steps;
+	struct pool_share shares[RETAIN_NAMESPACES];
+	struct pool_stats stats;
+	struct list members; /* struct seq.in_pool */
+};
+
+enum pool_outcome {
+	POOL_WAIT = 1, /* pages are on their way, or somebody else must end first */
+	POOL_NEVER,    /* it could never be */
+	POOL_STALE,    /* a handle or receipt that does not fit */
+	POOL_RANGE,    /* an argument out of its range */
+	POOL_STEP,     /* the step is poisoned or was ended */
+	POOL_BUSY,     /* not with a step open */
+	POOL_MORE,     /* the budget of this turn is used up: call again */
+};
+
+/* 0 or -ENOMEM. The key maker outlives the pool. */
+int pool_init(struct pool *p, const struct pool_limits *limits, const struct key_maker *maker,
+	      const uint8_t stamp[16]);
+void pool_deinit(struct pool *p); /* no sequences left */
+
+static inline uint32_t pool_pages_for(const struct pool *p, uint64_t tokens)
+{
+	return (uint32_t)((tokens + p->limits.page_tokens - 1) / p->limits.page_tokens);
+}
+
+/* A user of a node, and of everything above it. */
+void pool_hold(struct pool *p, uint32_t node);
+/* Undo it from *node upwards, at most *budget nodes; *node = NODE_NONE when done. */
+void pool_release(struct pool *p, uint32_t *node, uint32_t *budget);
+
+/* The device copy of a node is this private page from now on. */
+void pool_index(struct pool *p, uint32_t node, uint32_t page);
+
+/* Give up retained pages until `n` are free (clean, dirty, being zeroed). true: they are. */
+bool pool_make_room(struct pool *p, uint32_t n);
+
+/* Give up retained pages above the budget. */
+void pool_trim(struct pool *p);
+
+/* Give up the retained pages of a namespace (RETAIN_NAMESPACES: of all), at most *budget; true
+ * when none is left. */
+bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget);
+
+/* May a sequence with this ceiling be admitted now? 0, WAIT or NEVER. */
+int pool_may_admit(const struct pool *p, uint64_t ceiling);
+
+static inline uint64_t pool_retained(const struct pool *p)
+{
+	return p->indexed - p->live;
+}
+
+/* Compares the maintained sums with what they sum. `everything`: also walks all nodes, runs and
+ * pages. NULL, or what does not hold. */
+const char *pool_check(const struct pool *p, bool everything);
+
+#endif

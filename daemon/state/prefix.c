@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prefix: see prefix.h. Core thread; nothing here blocks. */
+#include "daemon/state/prefix.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+
+#define CAPACITY_MAX (1u << 30)
+#define GROUP        16 /* pages whose table lines and nodes are asked for together */
+
+/* Address space that costs nothing until it is touched; huge pages where the host gives them. */
+static void *reserve(uint64_t bytes)
+{
+	void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (m == MAP_FAILED)
+		return NULL;
+	if (bytes >= 2u << 20)
+		(void)madvise(m, bytes, MADV_HUGEPAGE);
+	return m;
+}
+
+static uint64_t tokens_bytes(const struct prefix *p)
+{
+	return (uint64_t)p->capacity * p->page_tokens * sizeof(*p->tokens);
+}
+
+static uint64_t nodes_bytes(const struct prefix *p)
+{
+	return (uint64_t)p->capacity * sizeof(*p->nodes);
+}
+
+static uint64_t table_bytes(const struct prefix *p)
+{
+	return (p->mask + 1) * sizeof(*p->table);
+}
+
+int prefix_init(struct prefix *p, uint32_t capacity, uint32_t page_tokens,
+		const struct key_maker *maker, const uint8_t stamp[16])
+{
+	uint32_t bits = 4;
+
+	must(capacity > 0 && capacity <= CAPACITY_MAX);
+	must(page_tokens >= 16 && page_tokens <= 64);
+
+	while ((1ull << bits) < 2ull * capacity)
+		bits++;
+	*p = (struct prefix){
+	    .capacity = capacity,
+	    .page_tokens = page_tokens,
+	    .mask = (1ull << bits) - 1,
+	    .tag_shift = 32 - bits,
+	    .first_free = NODE_NONE,
+	    .first_free_images = UINT32_MAX,
+	    .maker = maker,
+	};
+	memcpy(p->stamp, stamp, sizeof(p->stamp));
+	p->nodes = reserve(nodes_bytes(p));
+	p->tokens = reserve(tokens_bytes(p));
+	p->table = reserve(table_bytes(p));
+	if (!p->nodes || !p->tokens || !p->table) {
+		prefix_deinit(p);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void prefix_deinit(struct prefix *p)
+{
+	if (p->nodes)
+		munmap(p->nodes, nodes_bytes(p));
+	if (p->tokens)
+		munmap(p->tokens, tokens_bytes(p));
+	if (p->table)
+		munmap(p->table, table_bytes(p));
+	for (uint32_t i = 0; i < p->n_images; i++)
+		free(p->images[i].image);
+	free(p->images);
+	*p = (struct prefix){0};
+}
+
+uint64_t prefix_bytes(const struct prefix *p)
+{
+	return nodes_bytes(p) + tokens_bytes(p) + table_bytes(p);
+}
+
+/* ---- the table: open addressing, linear probing, the home slot is in the tag ---- */
+
+static uint32_t tag_of(struct key k)
+{
+	return (uint32_t)(k.low >> 32);
+}
+
+static uint64_t home_of(const struct prefix *p, uint32_t tag)
+{
+	return tag >> p->tag_shift;
+}
+
+static void table_insert(struct prefix *p, uint32_t node)
+{
+	uint32_t tag = tag_of(p->nodes[node].key);
+	uint64_t at = home_of(p, tag);
+
+	while (p->table[at])
+		at = (at + 1) & p->mask;
+	p->table[at] = (uint64_t)tag << 32 | (node + 1);
+}
+
+static void table_remove(struct prefix *p, uint32_t node)
+{
+	uint32_t tag = tag_of(p->nodes[node].key);
+	uint64_t entry = (uint64_t)tag << 32 | (node + 1);
+	uint64_t hole = home_of(p, tag);
+
+	while (p->table[hole] != entry) {
+		must(p->table[hole]);
+		hole = (hole + 1) & p->mask;
+	}
+	/* What follows moves up if its home lies at or before the hole (cyclically). */
+	for (uint64_t at = (hole + 1) & p->mask; p->table[at]; at = (at + 1) & p->mask) {
+		uint64_t home = home_of(p, (uint32_t)(p->table[at] >> 32));
+
+		if (((at - home) & p->mask) >= ((at - hole) & p->mask)) {
+			p->table[hole] = p->table[at];
+			hole = at;
+		}
+	}
+	p->table[hole] = 0;
+}
+
+/* ---- images ---- */
+
+static bool images_equal(const struct prefix *p, const struct node *n,
+			 const struct key_image *images, uint32_t n_images)
+{
+	const struct prefix_images *have;
+
+	if (!n->images || !n_images)
+		return !n->images && !n_images;
+	have = &p->images[n->images - 1];
+	return have->n == n_images && !memcmp(have->image, images, n_images * sizeof(*images));
+}
+
+/* 0 with *out = index + 1, or -ENOMEM. */
+static int images_store(struct prefix *p, const struct key_image *images, uint32_t n, uint32_t *out)
+{
+	uint32_t at = p->first_free_images;
+	struct key_image *copy = malloc(n * sizeof(*copy));
+
+	if (!copy)
+		return -ENOMEM;
+	if (at == UINT32_MAX) {
+		struct prefix_images *grown = p->images;
+
+		if ((p->n_images & (p->n_images - 1)) == 0) {
+			uint32_t room = p->n_images ? 2 * p->n_images : 1;
+
+			grown = realloc(p->images, room * sizeof(*grown));
+		}
+		if (!grown) {
+			free(copy);
+			return -ENOMEM;
+		}
+		p->images = grown;
+		at = p->n_images++;
+	} else {
+		p->first_free_images = p->images[at].next_free;
+	}
+	memcpy(copy, images, n * sizeof(*copy));
+	p->images[at] = (struct prefix_images){.n = n, .image = copy};
+	*out = at + 1;
+	return 0;
+}
+
+static void images_forget(struct prefix *p, uint32_t index)
+{
+	if (!index)
+		return;
+	free(p->images[index - 1].image);
+	p->images[index - 1] = (struct prefix_images){.next_free = p->first_free_images};
+	p->first_free_images = index - 1;
+}
+
+/* ---- nodes ---- */
+
+static uint32_t node_take(struct prefix *p)
+{
+	uint32_t at = p->first_free;
+
+	if (at != NODE_NONE) {
+		p->first_free = p->nodes[at].next_free;
+	} else {
+		if (p->fresh == p->capacity)
+			return NODE_NONE;
+		at = p->fresh++;
+	}
+	p->used++;
+	p->nodes[at] = (struct node){
+	    .id = ++p->next_id,
+	    .parent = NODE_NONE,
+	    .copies = {COPY_NONE, COPY_NONE, COPY_NONE},
+	    .run = RUN_NONE,
+	};
+	return at;
+}
+
+static bool has_copy(const struct node *n)
+{
+	return n->copies[TIER_DEVICE] != COPY_NONE || n->copies[TIER_RAM] != COPY_NONE ||
+	       n->copies[TIER_DISK] != COPY_NONE;
+}
+
+/* Free the node if nothing keeps it, then its ancestors: a loop, chains are long. */
+static void node_settle(struct prefix *p, uint32_t node)
+{
+	while (node != NODE_NONE) {
+		struct node *n = &p->nodes[node];
+		uint32_t parent = n->parent;
+
+		must(n->kind != NODE_FREE);
+		if (n->users || n->children || has_copy(n))
+			return;
+		must(n->run == RUN_NONE);
+		table_remove(p, node);
+		images_forget(p, n->images);
+		if (n->kind == NODE_ROOT)
+			p->roots--;
+		n->kind = NODE_FREE;
+		n->next_free = p->first_free;
+		p->first_free = node;
+		p->used--;
+		if (parent != NODE_NONE) {
+			must(p->nodes[parent].children > 0);
+			p->nodes[parent].children--;
+		}
+		node = parent;
+	}
+}
+
+static bool is_page(const struct prefix *p, uint32_t node, struct key key, uint32_t parent,
+		    const uint32_t *tokens, const struct key_image *images, uint32_t n_images)
+{
+	const struct node *n = &p->nodes[node];
+
+	if (n->key.low != key.low || n->key.high != key.high)
+		return false;
+	if (!protection(tokens_decide))
+		return true;
+	return n->kind == NODE_TOKENS && n->parent == parent &&
+	       !memcmp(prefix_tokens(p, node), tokens, p->page_tokens * sizeof(*tokens)) &&
+	       images_equal(p, n, images, n_images);
+}
+
+static uint32_t find_page(struct prefix *p, struct key key, uint32_t parent, const uint32_t *tokens,
+			  const struct key_image *images, uint32_t n_images)
+{
+	uint32_t tag = tag_of(key);
+
+	for (uint64_t at = home_of(p, tag); p->table[at]; at = (at + 1) & p->mask) {
+		uint32_t node = (uint32_t)p->table[at] - 1;
+
+		if ((uint32_t)(p->table[at] >> 32) != tag)
+			continue;
+		if (is_page(p, node, key, parent, tokens, images, n_images))
+			return node;
+		if (p->nodes[node].key.low == key.low && p->nodes[node].key.high == key.high)
+			p->collisions++;
+	}
+	return NODE_NONE;
+}
+
+int prefix_root(struct prefix *p, uint16_t name_space, const uint8_t variant[KEY_VARIANT_BYTES],
+		bool make, uint32_t *out)
+{
+	static const uint8_t no_variant[KEY_VARIANT_BYTES];
+	struct key key;
+	uint32_t tag, node;
+	uint32_t *text;
+
+	if (!protection(namespaces_apart))
+		name_space = 0;
+	if (!protection(variants_apart))
+		variant = no_variant;
+	key = key_root(p->maker, name_space, p->stamp, p->epoch, variant);
+	tag = tag_of(key);
+	for (uint64_t at = home_of(p, tag); p->table[at]; at = (at + 1) & p->mask) {
+		const struct node *n;
+
+		node = (uint32_t)p->table[at] - 1;
+		n = &p->nodes[node];
+		text = p->tokens + (uint64_t)node * p->page_tokens;
+		if ((uint32_t)(p->table[at] >> 32) != tag || n->kind != NODE_ROOT)
+			continue;
+		/* Position of a root: the epoch it belongs to. */
+		if (n->name_space == name_space && n->position == (uint32_t)p->epoch &&
+		    !memcmp(text, variant, KEY_VARIANT_BYTES)) {
+			*out = node;
+			return 0;
+		}
+		p->collisions += n->key.low == key.low && n->key.high == key.high;
+	}
+	*out = NODE_NONE;
+	if (!make)
+		return 0;
+	node = node_take(p);
+	if (node == NODE_NONE)
+		return PREFIX_FULL;
+	p->nodes[node].kind = NODE_ROOT;
+	p->nodes[node].key = key;
+	p->nodes[node].name_space = name_space;
+	p->nodes[node].position = (uint32_t)p->epoch;
+	memcpy(p->tokens + (uint64_t)node * p->page_tokens, variant, KEY_VARIANT_BYTES);
+	table_insert(p, node);
+	p->roots++;
+	*out = node;
+	return 0;
+}
+
+/* ---- matching: hash a group ahead, ask for its table lines, then for its nodes and tokens ---- */
+
+static const struct key_image *images_of_page(const struct key_image **at, uint32_t *left,
+					      uint32_t end, uint32_t *n)
+{
+	const struct key_image *first = *at;
+
+	*n = 0;
+	while (*left && (*at)->start < end) {
+		(*at)++;
+		(*left)--;
+		(*n)++;
+	}
+	return first;
+}
+
+static void ask_for_node(const struct prefix *p, struct key key)
+{
+	uint32_t tag = tag_of(key);
+
+	for (uint64_t at = home_of(p, tag); p->table[at]; at = (at + 1) & p->mask) {
+		uint32_t node = (uint32_t)p->table[at] - 1;
+		const char *text;
+
+		if ((uint32_t)(p->table[at] >> 32) != tag)
+			continue;
+		text = (const char *)prefix_tokens(p, node);
+		__builtin_prefetch(&p->nodes[node]);
+		for (uint32_t line = 0; line < p->page_tokens * sizeof(*p->tokens); line += 64)
+			__builtin_prefetch(text + line);
+		return;
+	}
+}
+
+struct match_group {
+	struct key key[GROUP];
+	const struct key_image *images[GROUP];
+	uint32_t n_images[GROUP];
+	uint32_t n;
+};
+
+static void hash_group(const struct prefix *p, struct match_group *g, struct key *last,
+		       uint32_t position, const uint32_t *tokens, uint32_t n_pages,
+		       const struct key_image **images, uint32_t *n_images)
+{
+	g->n = n_pages < GROUP ? n_pages : GROUP;
+	for (uint32_t i = 0; i < g->n; i++) {
+		uint32_t start = (position + i) * p->page_tokens;
+
+		g->images[i] =
+		    images_of_page(images, n_images, start + p->page_tokens, &g->n_images[i]);
+		*last = key_page(p->maker, *last, start, tokens + (uint64_t)i * p->page_tokens,
+				 p->page_tokens, g->images[i], g->n_images[i]);
+		g->key[i] = *last;
+		__builtin_prefetch(&p->table[home_of(p, tag_of(*last))]);
+	}
+}
+
+uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t *tokens,
+		      uint32_t n_pages, const struct key_image *images, uint32_t n_images,
+		      uint32_t *path)
+{
+	struct match_group group[2];
+	struct key last = walk->key;
+	uint32_t first = walk->position;
+	uint32_t hashed = 0, matched = 0;
+
+	must(walk->node != NODE_NONE);
+	if (walk->missed || n_pages == 0)
+		return 0;
+	hash_group(p, &group[0], &last, first, tokens, n_pages, &images, &n_images);
+	hashed = group[0].n;
+	for (uint32_t turn = 0; matched < n_pages; turn ^= 1) {
+		struct match_group *now = &group[turn], *next = &group[turn ^ 1];
+
+		for (uint32_t i = 0; i < now->n; i++)
+			ask_for_node(p, now->key[i]);
+		hash_group(p, next, &last, first + hashed,
+			   tokens + (uint64_t)hashed * p->page_tokens, n_pages - hashed, &images,
+			   &n_images);
+		hashed += next->n;
+		for (uint32_t i = 0; i < now->n; i++) {
+			uint32_t node = find_page(p, now->key[i], walk->node,
+						  tokens + (uint64_t)matched * p->page_tokens,
+						  now->images[i], now->n_images[i]);
+
+			if (node == NODE_NONE || p->nodes[node].copies[TIER_DEVICE] == COPY_NONE) {
+				walk->missed = true;
+				return matched;
+			}
+			walk->node = node;
+			walk->key = now->key[i];
+			walk->position++;
+			path[matched++] = node;
+		}
+	}
+	return matched;
+}
+
+int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens,
+		   const struct key_image *images, uint32_t n_images, uint32_t *out)
+{
+	const struct node *above = &p->nodes[parent];
+	uint32_t position = above->kind == NODE_ROOT ? 0 : above->position + 1;
+	struct key key = key_page(p->maker, above->key, position * p->page_tokens, tokens,
+				  p->page_tokens, images, n_images);
+	uint32_t node = find_page(p, key, parent, tokens, images, n_images);
+	uint32_t stored = 0;
+	struct node *n;
+
+	must(above->kind != NODE_FREE);
+	if (node != NODE_NONE) {
+		*out = node;
+		return PREFIX_KNOWN;
+	}
+	if (failpoint(prefix_node))
+		return PREFIX_FULL;
+	if (n_images && images_store(p, images, n_images, &stored))
+		return PREFIX_FULL;
+	node = node_take(p);
+	if (node == NODE_NONE) {
+		images_forget(p, stored);
+		return PREFIX_FULL;
+	}
+	n = &p->nodes[node];
+	n->kind = NODE_TOKENS;
+	n->key = key;
+	n->parent = parent;
+	n->name_space = p->nodes[parent].name_space;
+	n->length = (uint8_t)p->page_tokens;
+	n->position = position;
+	n->images = stored;
+	memcpy(p->tokens + (uint64_t)node * p->page_tokens, tokens,
+	       p->page_tokens * sizeof(*tokens));
+	p->nodes[parent].children++;
+	table_insert(p, node);
+	*out = node;
+	return PREFIX_NEW;
+}
+
+void prefix_abandon(struct prefix *p, uint32_t node)
+{
+	node_settle(p, node);
+}
+
+void prefix_put_copy(struct prefix *p, uint32_t node, enum tier tier, uint32_t place)
+{
+	struct node *n = &p->nodes[node];
+
+	must(n->kind != NODE_FREE && n->kind != NODE_ROOT);
+	must(n->copies[tier] == COPY_NONE && place != COPY_NONE);
+	n->copies[tier] = place;
+	p->nodes[n->parent].children_in[tier]++;
+}
+
+void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier)
+{
+	struct node *n = &p->nodes[node];
+
+	must(n->copies[tier] != COPY_NONE);
+	must(n->users == 0 || !protection(used_pages_stay));
+	must(n->children_in[tier] == 0 || !protection(parents_stay));
+	n->copies[tier] = COPY_NONE;
+	must(p->nodes[n->parent].children_in[tier] > 0);
+	p->nodes[n->parent].children_in[tier]--;
+	node_settle(p, node);
+}
+
+bool prefix_hold(struct prefix *p, uint32_t node)
+{
+	must(p->nodes[node].kind != NODE_FREE);
+	must(p->nodes[node].users < UINT32_MAX);
+	return p->nodes[node].users++ == 0 && p->nodes[node].parent != NODE_NONE;
+}
+
+uint32_t prefix_release(struct prefix *p, uint32_t node)
+{
+	struct node *n = &p->nodes[node];
+	uint32_t parent = n->parent;
+
+	must(n->kind != NODE_FREE && n->users > 0);
+	if (--n->users)
+		return NODE_NONE;
+	node_settle(p, node);
+	return parent;
+}
+
+static const char *check_node(const struct prefix *p, uint32_t at)
+{
+	const struct node *n = &p->nodes[at];
+	const struct node *parent;
+
+	if (n->kind == NODE_FREE)
+		return NULL;
+	if (n->kind == NODE_ROOT) {
+		if (n->parent != NODE_NONE || has_copy(n))
+			return "a root has a parent or a copy";
+		return n->users || n->children ? NULL : "a root is needed by nobody";
+	}
+	if (n->parent >= p->fresh)
+		return "a node has no parent";
+	parent = &p->nodes[n->parent];
+	if (parent->kind == NODE_FREE)
+		return "the parent of a node is gone";
+	if (!has_copy(n) && !n->children && !n->users)
+		return "a node is needed by nobody";
+	if (n->users && !parent->users)
+		return "a node is used and its parent is not";
+	for (int t = 0; t < TIERS; t++) {
+		if (n->children_in[t] > n->children)
+			return "more children have copies than there are";
+		if (n->copies[t] != COPY_NONE && parent->kind == NODE_TOKENS &&
+		    parent->copies[t] == COPY_NONE)
+			return "a copy is in a tier where its parent has none";
+		if (n->copies[t] != COPY_NONE && parent->children_in[t] == 0)
+			return "a parent does not count a child's copy";
+	}
+	if (n->name_space != parent->name_space)
+		return "a node and its parent are of two namespaces";
+	return NULL;
+}
+
+const char *prefix_check(const struct prefix *p, uint32_t *at, uint32_t budget)
+{
+	for (; *at < p->fresh && budget; ++*at, --budget) {
+		const char *wrong = check_node(p, *at);
+
+		if (wrong)
+			return wrong;
+	}
+	if (*at == p->fresh)
+		*at = p->capacity;
+	return NULL;
+}

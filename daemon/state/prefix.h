@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_STATE_PREFIX_H
+#define KVHOST_STATE_PREFIX_H
+
+/*
+ * prefix: what pages are: the tree of nodes, and the table that finds them.
+ *
+ * A node is what a page *is*: namespace, parent, tokens, images. A copy is where its bytes are,
+ * at most one a tier. A node lives while it has a copy in any tier, a child, or a user. The key
+ * finds a node; parent, tokens and images decide: nodes with equal keys coexist, each unequal
+ * comparison is counted.
+ *
+ * Users: who needs a node's copies to stay. A sequence (or a walk in progress) is a user of its
+ * deepest node only; a node with users counts as one user of its parent. So all ancestors of what
+ * is in use are in use, holding is O(pages that become used) and a release goes up step by step.
+ * A copy leaves a tier only when the node has no users and no child with a copy there.
+ *
+ * Owner: the core thread; no I/O. Nodes and their tokens lie in two arrays whose size is fixed at
+ * init; memory is taken from the system only as it is touched.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/state/key.h"
+
+#define NODE_NONE UINT32_MAX
+#define COPY_NONE UINT32_MAX
+#define RUN_NONE  UINT32_MAX
+
+enum tier {
+	TIER_DEVICE = 0,
+	TIER_RAM,
+	TIER_DISK,
+	TIERS,
+};
+
+enum node_kind {
+	NODE_FREE = 0,
+	NODE_ROOT, /* start of all chains of one (namespace, epoch, variant); has no copies */
+	NODE_TOKENS,
+	NODE_OPAQUE, /* identified by a client's key of up to 64 bytes in place of tokens */
+};
+
+struct node {
+	/* what a match reads: one cache line */
+	struct key key;
+	uint32_t parent;
+	uint32_t copies[TIERS]; /* page or object in that tier, or COPY_NONE */
+	uint32_t users;
+	uint32_t run;    /* retain: the open that touched it last */
+	uint32_t images; /* index + 1 in prefix->images, 0 = none */
+	uint16_t name_space;
+	uint8_t kind;   /* enum node_kind */
+	uint8_t length; /* tokens, 1 .. page_tokens; of an opaque key: bytes */
+	uint64_t id;    /* with the boot nonce: never used again */
+	uint32_t children;
+	uint32_t position; /* pages before it in its chain */
+	/* what changes when children come and go */
+	uint32_t children_in[TIERS]; /* children with a copy there */
+	uint32_t next_free;
+} __attribute__((aligned(128)));
+
+struct prefix_images {
+	uint32_t n;
+	uint32_t next_free;
+	struct key_image *image;
+};
+
+struct prefix {
+	struct node *nodes; /* [capacity] */
+	uint32_t *tokens;   /* [capacity][page_tokens] */
+	uint64_t *table;    /* [mask + 1]: tag << 32 | node + 1; 0 = empty */
+	uint64_t mask;
+	uint32_t tag_shift; /* tag >> tag_shift = home slot */
+	uint32_t capacity;
+	uint32_t page_tokens;
+	uint32_t used;
+	uint32_t fresh; /* nodes from here on were never used */
+	uint32_t first_free;
+	uint64_t next_id;
+	struct prefix_images *images;
+	uint32_t n_images, first_free_images;
+	uint64_t epoch; /* of the weights */
+	uint8_t stamp[16];
+	const struct key_maker *maker;
+	uint64_t collisions; /* comparisons of nodes with equal keys that were unequal */
+	uint64_t roots;
+};
+
+/* A walk along a prompt, in turns. */
+struct prefix_walk {
+	uint32_t node;     /* deepest match so far; a root at first */
+	struct key key;    /* of the last page hashed */
+	uint32_t position; /* pages matched */
+	bool missed;       /* nothing deeper can match */
+};
+
+enum prefix_outcome {
+	PREFIX_FULL = 1, /* no node left */
+	PREFIX_NEW,      /* a new node, without a copy yet */
+	PREFIX_KNOWN,    /* a node that equals it; look at its copies */
+};
+
+/* 0 or -ENOMEM. capacity: nodes, at most 2^30. */
+int prefix_init(struct prefix *p, uint32_t capacity, uint32_t page_tokens,
+		const struct key_maker *maker, const uint8_t stamp[16]);
+void prefix_deinit(struct prefix *p);
+uint64_t prefix_bytes(const struct prefix *p); /* of address space, at most */
+
+static inline const uint32_t *prefix_tokens(const struct prefix *p, uint32_t node)
+{
+	return p->tokens + (uint64_t)node * p->page_tokens;
+}
+
+/* The root of (namespace, current epoch, variant), made if `make`. Outcome FULL or 0 with *out;
+ * NODE_NONE if there is none and !make. */
+int prefix_root(struct prefix *p, uint16_t name_space, const uint8_t variant[KEY_VARIANT_BYTES],
+		bool make, uint32_t *out);
+
+/*
+ * Match the next full pages: tokens[n_pages][page_tokens], images of these pages ascending by
+ * start. Every match must have a copy in the device tier. path[i] = node of page i for the matched
+ * ones. Returns how many matched; fewer than n_pages: walk->missed is set.
+ */
+uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t *tokens,
+		      uint32_t n_pages, const struct key_image *images, uint32_t n_images,
+		      uint32_t *path);
+
+/* The node under parent with these tokens: KNOWN, NEW or FULL; *out set on KNOWN and NEW. A new
+ * node without copy, child or user must get one at once. */
+int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens,
+		   const struct key_image *images, uint32_t n_images, uint32_t *out);
+
+void prefix_abandon(struct prefix *p, uint32_t node); /* a NEW one that gets no copy after all */
+
+void prefix_put_copy(struct prefix *p, uint32_t node, enum tier tier, uint32_t place);
+/* Without users and children there. Frees the node, and ancestors, if nothing is left of them. */
+void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier);
+
+/* users + 1; true if it had none: then the caller holds the parent in the same way. */
+bool prefix_hold(struct prefix *p, uint32_t node);
+/* users - 1; the parent, if this was the last: then the caller releases that in the same way
+ * (which may free `node`: use it before). Else NODE_NONE. */
+uint32_t prefix_release(struct prefix *p, uint32_t node);
+
+static inline bool prefix_may_leave(const struct prefix *p, uint32_t node, enum tier tier)
+{
+	const struct node *n = &p->nodes[node];
+
+	return n->copies[tier] != COPY_NONE && n->users == 0 && n->children_in[tier] == 0;
+}
+
+/* Walks everything from *at on, at most `budget` nodes; *at = capacity at the end. NULL or what
+ * does not hold. */
+const char *prefix_check(const struct prefix *p, uint32_t *at, uint32_t budget);
+
+#endif

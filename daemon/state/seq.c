@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* seq: see seq.h. Core thread; nothing here blocks. */
+#include "daemon/state/seq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+#include "daemon/state/seq_internal.h"
+
+int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq **out)
+{
+	struct seq *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return -ENOMEM;
+	must(max_tokens > 0 && max_tokens <= p->limits.max_sequence_tokens);
+	must(name_space < RETAIN_NAMESPACES);
+	s->pool = p;
+	s->name_space = name_space;
+	s->max_tokens = max_tokens;
+	s->ceiling = pool_pages_for(p, max_tokens);
+	s->node = NODE_NONE;
+	s->tail_node = NODE_NONE;
+	s->leaving = NODE_NONE;
+	s->run = RUN_NONE;
+	s->step.replaced = PAGE_NONE;
+	list_append(&p->members, &s->in_pool);
+	p->sequences++;
+	p->shares[name_space].sequences++;
+	*out = s;
+	return 0;
+}
+
+int seq_admit(struct seq *s)
+{
+	int r;
+
+	must(!s->admitted);
+	r = pool_may_admit(s->pool, (uint64_t)s->ceiling + s->surplus);
+	if (r)
+		return r;
+	s->admitted = true;
+	s->pool->ceilings += s->ceiling;
+	s->pool->surplus += s->surplus;
+	return 0;
+}
+
+int seq_reserve_table(struct seq *s, uint32_t n)
+{
+	uint32_t room = s->table_room ? s->table_room : 8;
+	uint32_t *grown;
+
+	if (n <= s->table_room)
+		return 0;
+	while (room < n)
+		room *= 2;
+	grown = realloc(s->table, room * sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	s->table = grown;
+	s->table_room = room;
+	return 0;
+}
+
+/* Forget the ids and images of what is published, or of everything. */
+static void forget_ids(struct seq *s)
+{
+	uint32_t gone = s->publishing ? s->published * s->pool->limits.page_tokens : s->ids_end;
+	uint32_t images = 0;
+
+	if (gone <= s->ids_base)
+		return;
+	while (images < s->n_images && s->images[images].start < gone)
+		images++;
+	if (gone >= s->ids_end) {
+		s->ids_base = gone > s->ids_end ? gone : s->ids_end;
+		s->ids_end = s->ids_base;
+		if (s->ids_room > 256) {
+			free(s->ids);
+			s->ids = NULL;
+			s->ids_room = 0;
+		}
+	} else if ((gone - s->ids_base) * 2ull >= s->ids_room) {
+		memmove(s->ids, s->ids + (gone - s->ids_base),
+			(s->ids_end - gone) * sizeof(*s->ids));
+		s->ids_base = gone;
+	}
+	if (images) {
+		s->n_images -= images;
+		memmove(s->images, s->images + images, s->n_images * sizeof(*s->images));
+	}
+}
+
+int seq_take_match(struct seq *s, struct match *m, uint32_t *ids, struct key_image *images)
+{
+	const struct pool *p = s->pool;
+
+	must(m->done && m->tick && s->node == NODE_NONE && s->n_pages == 0);
+	s->node = m->held;
+	m->held = NODE_NONE;
+	s->published = m->walk.position;
+	retain_let_go(&s->pool->retain, &m->run);
+	if (seq_reserve_table(s, m->walk.position))
+		return -ENOMEM;
+	for (uint32_t i = 0; i < m->walk.position; i++)
+		s->table[i] = p->prefix.nodes[m->path[i]].copies[TIER_DEVICE];
+	s->n_pages = m->walk.position;
+	s->committed = match_tokens(m);
+	s->publishing = s->node != NODE_NONE;
+	s->tick = m->tick;
+	s->ids = ids;
+	s->ids_end = m->wish->n_tokens;
+	s->ids_room = m->wish->n_tokens;
+	s->images = images;
+	s->n_images = m->wish->n_images;
+	forget_ids(s);
+	return 0;
+}
+
+/* ---- publishing ---- */
+
+/* Into the run of what this sequence made; a run that cannot be continued gives way to a new one.
+ */
+static int touch(struct seq *s, uint32_t node)
+{
+	struct retain *retain = &s->pool->retain;
+	int r;
+
+	if (!s->tick)
+		s->tick = retain_open(retain);
+	r = retain_touch(retain, node, s->tick, RETAIN_NEW, &s->run);
+	if (r != RETAIN_ELSEWHERE)
+		return r;
+	retain_let_go(retain, &s->run);
+	s->tick = retain_open(retain);
+	r = retain_touch(retain, node, s->tick, RETAIN_NEW, &s->run);
+	must(r <= 0);
+	return r;
+}
+
+static void descend(struct seq *s, uint32_t node)
+{
+	uint32_t above = s->node;
+	uint32_t budget = UINT32_MAX;
+
+	pool_hold(s->pool, node);
+	pool_release(s->pool, &above, &budget); /* its child is in use now: one step */
+	s->node = node;
+	s->published++;
+}
+
+/* Another sequence committed the same page first. Its page stays in use beside ours. */
+static bool follow_other(struct seq *s, uint32_t node)
+{
+	struct pool *p = s->pool;
+
+	if (p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED] >= p->limits.pages)
+		return false;
+	s->surplus++;
+	p->surplus++;
+	p->stats.duplicates++;
+	descend(s, node);
+	(void)touch(s, node); /* without memory it stays as old as it was */
+	return true;
+}
+
+static bool publish_page(struct seq *s, const uint32_t *tokens, const struct key_image *images,
+			 uint32_t n_images)
+{
+	struct pool *p = s->pool;
+	uint32_t page = seq_page(s, s->published);
+	uint32_t node;
+	int r = prefix_publish(&p->prefix, s->node, tokens, images, n_images, &node);
+
+	if (r == PREFIX_FULL)
+		return false;
+	if (p->prefix.nodes[node].copies[TIER_DEVICE] != COPY_NONE)
+		return follow_other(s, node);
+	if (p->pages.page[page].references != 1 || touch(s, node) < 0) {
+		if (r == PREFIX_NEW)
+			prefix_abandon(&p->prefix, node);
+		return false;
+	}
+	pool_index(p, node, page);
+	p->stats.published++;
+	descend(s, node);
+	return true;
+}
+
+static void drop_window(struct seq *s)
+{
+	struct pool *p = s->pool;
+	uint32_t to = s->drop_before / p->limits.page_tokens;
+	uint32_t n = to > s->first_page ? to - s->first_page : 0;
+
+	if (n > s->n_pages)
+		n = s->n_pages;
+	if (n == 0)
+		return;
+	for (uint32_t i = 0; i < n; i++) {
+		if (p->pages.page[s->table[i]].state == PAGE_PRIVATE)
+			pages_drop(&p->pages, s->table[i]);
+	}
+	s->n_pages -= n;
+	memmove(s->table, s->table + n, s->n_pages * sizeof(*s->table));
+	s->first_page += n;
+	s->table_version++;
+}
+
+int seq_publish_turn(struct seq *s, uint32_t *budget)
+{
+	uint32_t page_tokens = s->pool->limits.page_tokens;
+
+	while (s->publishing) {
+		uint32_t position = s->published * page_tokens;
+		uint32_t n = 0;
+
+		if (position + page_tokens > s->committed || position + page_tokens > s->ids_end)
+			break;
+		if (*budget == 0)
+			return POOL_MORE;
+		--*budget;
+		forget_ids(s);
+		while (n < s->n_images && s->images[n].start < position + page_tokens)
+			n++;
+		if (!publish_page(s, s->ids + (position - s->ids_base), s->images, n)) {
+			s->publishing = false;
+			s->pool->stats.publish_stops++;
+		}
+	}
+	if (s->committed > s->ids_end)
+		s->publishing = false; /* ids that nobody told */
+	forget_ids(s);
+	drop_window(s);
+	return 0;
+}
+
+/* ---- fork, truncate, close ---- */
+
+static int copy_identity(struct seq *child, const struct seq *parent)
+{
+	uint32_t end = parent->ids_end < parent->committed ? parent->ids_end : parent->committed;
+	uint32_t n = end > parent->ids_base ? end - parent->ids_base : 0;
+	uint32_t n_images = 0;
+
+	while (n_images < parent->n_images && parent->images[n_images].start < end)
+		n_images++;
+	if (n) {
+		child->ids = malloc(n * sizeof(*child->ids));
+		if (!child->ids)
+			return -ENOMEM;
+		memcpy(child->ids, parent->ids, n * sizeof(*child->ids));
+		child->ids_room = n;
+	}
+	child->ids_base = n ? parent->ids_base : end;
+	child->ids_end = end;
+	if (n_images) {
+		child->images = malloc(n_images * sizeof(*child->images));
+		if (!child->images)
+			return -ENOMEM;
+		memcpy(child->images, parent->images, n_images * sizeof(*child->images));
+		child->n_images = n_images;
+	}
+	return 0;
+}
+
+int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out)
+{
+	struct pool *p = parent->pool;
+	uint32_t n = pool_pages_for(p, parent->committed) - parent->first_page;
+	struct seq *child;
+	int r;
+
+	if (max_tokens < parent->committed || max_tokens > p->limits.max_sequence_tokens)
+		return POOL_RANGE;
+	r = seq_new(p, parent->name_space, max_tokens, &child);
+	if (r)
+		return r;
+	r = seq_reserve_table(child, n);
+	if (!r)
+		r = copy_identity(child, parent);
+	if (r) {
+		uint32_t budget = UINT32_MAX;
+
+		seq_close_turn(&child, &budget);
+		return r;
+	}
+	memcpy(child->table, parent->table, n * sizeof(*child->table));
+	/* The parent's open step may have put a copy in place of the page both had. */
+	if (parent->step.state != STEP_NONE && parent->step.replaced != PAGE_NONE && n)
+		child->table[n - 1] = parent->step.replaced;
+	child->n_pages = n;
+	child->first_page = parent->first_page;
+	child->committed = parent->committed;
+	child->surplus = parent->surplus;
+	child->publishing = parent->publishing;
+	child->published = parent->published;
+	for (uint32_t i = 0; i < n; i++) {
+		if (p->pages.page[child->table[i]].state == PAGE_PRIVATE)
+			pages_hold(&p->pages, child->table[i]);
+	}
+	if (parent->node != NODE_NONE)
+		pool_hold(p, parent->node);
+	child->node = parent->node;
+	if (parent->tail_node != NODE_NONE)
+		pool_hold(p, parent->tail_node);
+	child->tail_node = parent->tail_node;
+	*out = child;
+	return 0;
+}
+
+void seq_give_tail(struct seq *s)
+{
+	uint32_t budget = UINT32_MAX;
+
+	/* Its parent is in use by this sequence: two steps at most. */
+	pool_release(s->pool, &s->tail_node, &budget);
+}
+
+/* The tokens and images of page `index` that lie before `tokens` are what is known from now on. */
+static int recall_ids(struct seq *s, uint32_t node, uint32_t index, uint32_t tokens)
+{
+	const struct prefix *x = &s->pool->prefix;
+	uint32_t page_tokens = s->pool->limits.page_tokens;
+	const struct node *n = &x->nodes[node];
+	uint32_t n_images = n->images ? x->images[n->images - 1].n : 0;
+	uint32_t *ids = malloc(page_tokens * sizeof(*ids));
+	struct key_image *images = n_images ? malloc(n_images * sizeof(*images)) : NULL;
+
+	if (!ids || (n_images && !images)) {
+		free(ids);
+		free(images);
+		return -ENOMEM;
+	}
+	memcpy(ids, prefix_tokens(x, node), page_tokens * sizeof(*ids));
+	free(s->ids);
+	free(s->images);
+	s->ids = ids;
+	s->ids_base = index * page_tokens;
+	s->ids_end = tokens;
+	s->ids_room = page_tokens;
+	s->images = images;
+	s->n_images = 0;
+	while (s->n_images < n_images &&
+	       x->images[n->images - 1].image[s->n_images].start < tokens) {
+		images[s->n_images] = x->images[n->images - 1].image[s->n_images];
+		s->n_images++;
+	}
+	return 0;
+}
+
+int seq_truncate(struct seq *s, uint32_t tokens)
+{
+	struct pool *p = s->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+	uint32_t index = tokens / page_tokens, keep = pool_pages_for(p, tokens);
+	uint32_t below = NODE_NONE, node = s->node, published = s->published;
+
+	if (s->step.state != STEP_NONE || s->leaving != NODE_NONE)
+		return POOL_BUSY;
+	if (tokens > s->committed || tokens < s->first_page * page_tokens)
+		return POOL_RANGE;
+	if (tokens == s->committed)
+		return 0;
+	for (; published > index; published--) {
+		below = node;
+		node = p->prefix.nodes[node].parent;
+	}
+	if (below != NODE_NONE && recall_ids(s, below, index, tokens))
+		return -ENOMEM;
+	if (s->tail_node != NODE_NONE && keep <= seq_page_index(s, s->committed))
+		seq_give_tail(s);
+	if (tokens % page_tokens && below != NODE_NONE &&
+	    p->prefix.nodes[below].copies[TIER_DEVICE] == seq_page(s, index)) {
+		pool_hold(p, below);
+		s->tail_node = below;
+	}
+	if (node != s->node) {
+		pool_hold(p, node);
+		s->leaving = s->node;
+		s->node = node;
+		s->published = published;
+		s->tick = 0;
+		retain_let_go(&p->retain, &s->run);
+	}
+	if (s->ids_end > tokens)
+		s->ids_end = tokens > s->ids_base ? tokens : s->ids_base;
+	while (s->n_images && s->images[s->n_images - 1].start >= tokens)
+		s->n_images--;
+	while (s->n_pages > keep - s->first_page) {
+		uint32_t page = s->table[--s->n_pages];
+
+		if (p->pages.page[page].state == PAGE_PRIVATE)
+			pages_drop(&p->pages, page);
+	}
+	s->committed = tokens;
+	s->table_version++;
+	s->publishing = s->node != NODE_NONE && s->published == index && s->ids_end == tokens;
+	return 0;
+}
+
+int seq_release_turn(struct seq *s, uint32_t *budget)
+{
+	pool_release(s->pool, &s->leaving, budget);
+	return s->leaving == NODE_NONE ? 0 : POOL_MORE;
+}
+
+static void free_seq(struct seq *s)
+{
+	struct pool *p = s->pool;
+
+	retain_let_go(&p->retain, &s->run);
+	list_remove(&s->in_pool);
+	must(p->sequences > 0 && p->shares[s->name_space].sequences > 0);
+	p->sequences--;
+	p->shares[s->name_space].sequences--;
+	if (s->admitted) {
+		must(p->ceilings >= s->ceiling && p->surplus >= s->surplus);
+		p->ceilings -= s->ceiling;
+		p->surplus -= s->surplus;
+	}
+	free(s->table);
+	free(s->ids);
+	free(s->images);
+	free(s);
+}
+
+int seq_close_turn(struct seq **seq, uint32_t *budget)
+{
+	struct seq *s = *seq;
+	struct pool *p = s->pool;
+
+	must(s->step.state != STEP_OPEN);
+	if (s->step.state == STEP_ENDED)
+		step_abort(s);
+	for (; s->n_pages; --*budget) {
+		uint32_t page = s->table[s->n_pages - 1];
+
+		if (*budget == 0)
+			return POOL_MORE;
+		if (p->pages.page[page].state == PAGE_PRIVATE)
+			pages_drop(&p->pages, page);
+		s->n_pages--;
+	}
+	pool_release(p, &s->leaving, budget);
+	pool_release(p, &s->tail_node, budget);
+	pool_release(p, &s->node, budget);
+	if (s->leaving != NODE_NONE || s->tail_node != NODE_NONE || s->node != NODE_NONE)
+		return POOL_MORE;
+	free_seq(s);
+	*seq = NULL;
+	return 0;
+}
+
+uint64_t seq_heap_bytes(const struct seq *s)
+{
+	return sizeof(*s) + (uint64_t)s->table_room * sizeof(*s->table) +
+	       (uint64_t)s->ids_room * sizeof(*s->ids) + (uint64_t)s->n_images * sizeof(*s->images);
+}
+
+const char *seq_check(const struct seq *s)
+{
+	const struct pool *p = s->pool;
+	uint32_t end = s->step.state == STEP_NONE ? s->committed : s->step.target;
+
+	if (!s->admitted)
+		return NULL;
+	if (s->committed > s->max_tokens || end > s->max_tokens)
+		return "a sequence is longer than it may be";
+	if (s->publishing && s->leaving == NODE_NONE &&
+	    s->published * p->limits.page_tokens > s->committed)
+		return "a sequence has published more than is committed";
+	for (uint32_t i = 0; i < s->n_pages; i++) {
+		enum page_state state = p->pages.page[s->table[i]].state;
+
+		if (state != PAGE_PRIVATE && state != PAGE_INDEXED &&
+		    (state != PAGE_QUARANTINED || s->step.state != STEP_ENDED))
+			return "a table names a page that is not in use";
+	}
+	return NULL;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_STATE_SEQ_H
+#define KVHOST_STATE_SEQ_H
+
+/*
+ * seq: a sequence of a pool: its page table, its identity as far as it is known, its open step.
+ *
+ * A table entry is a page: private, or the copy of a node. A sequence is a user of the deepest
+ * node that its tokens are published under (`node`), and of the node whose page it reads as its
+ * partial last page after a truncation (`tail_node`). What it commits is published page by page;
+ * where another sequence was first, its own page stays private and what follows is published under
+ * the other's node.
+ *
+ * A step is a transaction: begin reserves pages, commit makes a first part stand, abort leaves
+ * everything as it was. A partial page is written in place by its only holder; any other holder
+ * gets a copy. If the daemon ends a step of a mapped pool, its pages are quarantined until the
+ * client says that it is done with them.
+ *
+ * Owner: the core thread; no I/O. Long walks (publishing, releasing) go in turns.
+ */
+
+#include "daemon/state/match.h"
+
+enum step_state {
+	STEP_NONE = 0,
+	STEP_OPEN,
+	STEP_ENDED, /* by the daemon; the client has not acknowledged it */
+};
+
+struct step {
+	enum step_state state;
+	bool poisoned;
+	uint32_t start; /* tokens committed when it began */
+	uint32_t target;
+	uint32_t window_start;
+	uint32_t first; /* table index of its first fresh page */
+	uint32_t n_fresh;
+	uint32_t replaced; /* the partial page that the first fresh one is a copy of, or NONE */
+};
+
+struct seq {
+	struct pool *pool;
+	struct list in_pool;
+	uint16_t name_space;
+	bool admitted;
+	bool publishing;  /* what it commits is still published */
+	uint32_t ceiling; /* pages it may ever need */
+	uint32_t surplus; /* pages it keeps in use beyond that */
+	uint32_t max_tokens;
+	uint32_t committed; /* tokens */
+
+	uint32_t *table; /* pages[first_page .. first_page + n_pages) of the sequence */
+	uint32_t n_pages, table_room;
+	uint32_t first_page; /* pages dropped before the table */
+	uint32_t table_version;
+
+	uint32_t *ids; /* tokens of positions ids_base .. ids_end - 1 */
+	uint32_t ids_base, ids_end, ids_room;
+	struct key_image *images; /* of positions ids_base and later, ascending */
+	uint32_t n_images;
+
+	uint32_t node;        /* deepest node published under; NODE_NONE: not published at all */
+	uint32_t published;   /* pages up to that node */
+	uint32_t tail_node;   /* NODE_NONE: the partial page is private, or there is none */
+	uint64_t tick;        /* of the open, 0: take a new one */
+	uint32_t run;         /* retain: pages that it made */
+	uint32_t leaving;     /* node that is being released; NODE_NONE: none */
+	uint32_t drop_before; /* position: pages wholly before it go once published */
+	struct step step;
+};
+
+/* A new sequence, not admitted, in the pool's list. 0, -ENOMEM. max_tokens: 1 .. the pool's. */
+int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq **out);
+
+/* Count its ceiling. 0, WAIT or NEVER. */
+int seq_admit(struct seq *s);
+
+/*
+ * Take over what an open matched: the walk is done. ids: the tokens of the whole prompt, n_tokens
+ * of them, in a malloc'ed buffer of which the sequence becomes the owner; images likewise. On
+ * -ENOMEM nothing was taken over but the match's holds, which go with seq_close_turn.
+ */
+int seq_take_match(struct seq *s, struct match *m, uint32_t *ids, struct key_image *images);
+
+/* Pages wanted by a step to `target`, and what stands in its way: 0, RANGE, BUSY or STEP. */
+int step_wants(const struct seq *s, uint32_t target, uint32_t window_start, uint32_t *n);
+/* Reserve them: 0, WAIT (none there yet, some are coming if anything can be given up), or
+ * -ENOMEM. step_wants was 0. On 0: step.replaced != PAGE_NONE: the caller copies that page to
+ * table[step.first - first_page] before anybody sees the table. */
+int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n);
+
+struct step_receipt {
+	const uint64_t *pages; /* generation << 32 | index: written, in table order */
+	uint32_t n_pages;
+	uint32_t tokens;     /* of the step, that are committed */
+	const uint32_t *ids; /* of committed positions that are not known yet: all or none */
+	uint32_t n_ids;
+	const struct key_image *images; /* that begin in them, ascending */
+	uint32_t n_images;
+};
+
+/* 0, STALE (the pages are not the written ones), RANGE, STEP, or -ENOMEM: the step is as before
+ * then. On 0 the tokens stand; seq_publish_turn has work to do. */
+int step_commit(struct seq *s, const struct step_receipt *r);
+/* Everything as before begin. Also acknowledges a step that the daemon ended. */
+void step_abort(struct seq *s);
+/* The daemon ends it. quarantine: a client may still write to its pages; they stay in the table,
+ * and out of everybody's hands, until step_abort or the close. Else it is an abort. */
+void step_end(struct seq *s, bool quarantine);
+
+/* Publish what is committed and not published. 0 when done, MORE. */
+int seq_publish_turn(struct seq *s, uint32_t *budget);
+
+/* The table index (in the sequence) of the page of a position. */
+static inline uint32_t seq_page_index(const struct seq *s, uint32_t position)
+{
+	return position / s->pool->limits.page_tokens;
+}
+
+static inline uint32_t seq_page(const struct seq *s, uint32_t index)
+{
+	return s->table[index - s->first_page];
+}
+
+/* May a step write to this table index now? */
+bool seq_is_writable(const struct seq *s, uint32_t index);
+
+/* A sequence with the committed state of `parent`. Not admitted yet. 0, RANGE, -ENOMEM. */
+int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out);
+
+/* Forget from `tokens` on: 0 (then seq_release_turn has work), BUSY, RANGE, -ENOMEM. */
+int seq_truncate(struct seq *s, uint32_t tokens);
+int seq_release_turn(struct seq *s, uint32_t *budget); /* 0 when done, MORE */
+
+/* The pages of a step that ended in quarantine leave the sequence, to be acquitted by the caller
+ * later: how many there are (room NULL), or moved to room[]. */
+uint32_t seq_move_quarantine(struct seq *s, uint32_t *room);
+
+/* Close: 0 when the sequence is gone (*s = NULL), MORE. An open step must have ended; pages that
+ * are still in quarantine are acquitted. */
+int seq_close_turn(struct seq **s, uint32_t *budget);
+
+uint64_t seq_heap_bytes(const struct seq *s);
+const char *seq_check(const struct seq *s);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step: the transactions of a sequence; see seq.h. Core thread; nothing here blocks. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+#include "daemon/state/seq.h"
+#include "daemon/state/seq_internal.h"
+
+/* Is there a partial page that must not be written in place? */
+static bool needs_copy(const struct seq *s)
+{
+	const struct page *page;
+	uint32_t index = seq_page_index(s, s->committed);
+
+	if (s->committed % s->pool->limits.page_tokens == 0)
+		return false;
+	page = &s->pool->pages.page[seq_page(s, index)];
+	return page->state != PAGE_PRIVATE || page->references != 1;
+}
+
+int step_wants(const struct seq *s, uint32_t target, uint32_t window_start, uint32_t *n)
+{
+	if (s->step.state == STEP_ENDED)
+		return POOL_STEP;
+	if (s->step.state != STEP_NONE)
+		return POOL_BUSY;
+	if (target <= s->committed || target > s->max_tokens || window_start > target)
+		return POOL_RANGE;
+	*n =
+	    pool_pages_for(s->pool, target) - pool_pages_for(s->pool, s->committed) + needs_copy(s);
+	return 0;
+}
+
+int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n)
+{
+	struct pool *p = s->pool;
+	bool copy = needs_copy(s) && protection(shared_pages_are_copied);
+	uint32_t room = pool_pages_for(p, target) - s->first_page;
+
+	must(s->admitted && s->step.state == STEP_NONE);
+	if (p->pages.count[PAGE_CLEAN] < n) {
+		pool_make_room(p, n);
+		return POOL_WAIT;
+	}
+	if (failpoint(step_memory) || seq_reserve_table(s, room))
+		return -ENOMEM;
+	s->step = (struct step){.state = STEP_OPEN,
+				.start = s->committed,
+				.target = target,
+				.window_start = window_start,
+				.first = pool_pages_for(p, s->committed) - copy,
+				.replaced = PAGE_NONE};
+	if (copy) {
+		s->step.replaced = s->table[--s->n_pages];
+		p->stats.copies_on_write++;
+	}
+	while (s->n_pages < room) {
+		int r = pages_take(&p->pages, &s->table[s->n_pages]);
+
+		must(r == 0);
+		s->n_pages++;
+		s->step.n_fresh++;
+	}
+	p->open_steps++;
+	return 0;
+}
+
+bool seq_is_writable(const struct seq *s, uint32_t index)
+{
+	if (s->step.state != STEP_OPEN || index < s->first_page ||
+	    index - s->first_page >= s->n_pages)
+		return false;
+	return index >= seq_page_index(s, s->step.start);
+}
+
+/* Give back the fresh pages from table position `keep` on. */
+static void give_fresh(struct seq *s, uint32_t keep)
+{
+	struct pages *pages = &s->pool->pages;
+
+	while (s->n_pages > keep) {
+		uint32_t page = s->table[--s->n_pages];
+
+		if (pages->page[page].state == PAGE_QUARANTINED)
+			pages_acquit(pages, page);
+		else
+			pages_drop(pages, page);
+	}
+}
+
+/* The step is over and nothing of it stands. */
+static void undo(struct seq *s)
+{
+	give_fresh(s, s->step.first - s->first_page);
+	if (s->step.replaced != PAGE_NONE)
+		s->table[s->n_pages++] = s->step.replaced;
+	if (s->step.state == STEP_OPEN)
+		s->pool->open_steps--;
+	s->step = (struct step){.replaced = PAGE_NONE};
+}
+
+static int check_receipt(const struct seq *s, const struct step_receipt *r)
+{
+	const struct pages *pages = &s->pool->pages;
+	uint32_t end = s->step.start + r->tokens;
+	uint32_t first = seq_page_index(s, s->step.start);
+	uint32_t n = r->tokens ? pool_pages_for(s->pool, end) - first : 0;
+	uint32_t known = s->ids_end > s->committed ? s->ids_end : s->committed;
+	uint32_t unknown = end > known ? end - known : 0;
+
+	if (s->step.state != STEP_OPEN || (s->step.poisoned && protection(poison_holds)))
+		return POOL_STEP;
+	if (r->tokens > s->step.target - s->step.start)
+		return POOL_RANGE;
+	if (r->n_ids && r->n_ids != unknown)
+		return POOL_RANGE;
+	if (r->n_images && !r->n_ids)
+		return POOL_RANGE;
+	if (r->n_pages != n)
+		return POOL_STALE;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t index = (uint32_t)r->pages[i];
+
+		if (index != seq_page(s, first + i) ||
+		    !pages_is_current(pages, index, (uint32_t)(r->pages[i] >> 32)))
+			return POOL_STALE;
+	}
+	for (uint32_t i = 0; i < r->n_images; i++) {
+		uint32_t start = r->images[i].start;
+
+		if (start < known || start >= end || (i && start <= r->images[i - 1].start))
+			return POOL_RANGE;
+	}
+	return 0;
+}
+
+static int add_ids(struct seq *s, const struct step_receipt *r)
+{
+	uint32_t have = s->ids_end - s->ids_base;
+	uint32_t need = have + r->n_ids;
+
+	if (need > s->ids_room) {
+		uint32_t room = need > 2 * have ? need : 2 * have;
+		uint32_t *grown = realloc(s->ids, room * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		s->ids = grown;
+		s->ids_room = room;
+	}
+	if (r->n_images) {
+		struct key_image *grown =
+		    realloc(s->images, (s->n_images + r->n_images) * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		s->images = grown;
+		memcpy(s->images + s->n_images, r->images, r->n_images * sizeof(*grown));
+		s->n_images += r->n_images;
+	}
+	memcpy(s->ids + have, r->ids, r->n_ids * sizeof(*s->ids));
+	s->ids_end += r->n_ids;
+	return 0;
+}
+
+int step_commit(struct seq *s, const struct step_receipt *r)
+{
+	struct pool *p = s->pool;
+	int result = check_receipt(s, r);
+	uint32_t end = s->step.start + r->tokens;
+
+	if (result)
+		return result;
+	if (failpoint(commit_memory))
+		return -ENOMEM;
+	if (r->tokens == 0) {
+		undo(s);
+		p->stats.commits++;
+		return 0;
+	}
+	/* Ids are kept only as long as they can still be published. */
+	if (r->n_ids && s->publishing && s->ids_end >= s->step.start) {
+		result = add_ids(s, r);
+		if (result)
+			return result;
+	}
+	if (s->step.replaced != PAGE_NONE) {
+		if (s->tail_node != NODE_NONE)
+			seq_give_tail(s);
+		else
+			pages_drop(&p->pages, s->step.replaced);
+	}
+	give_fresh(s, pool_pages_for(p, end) - s->first_page);
+	s->committed = end;
+	if (s->drop_before < s->step.window_start)
+		s->drop_before = s->step.window_start < end ? s->step.window_start : end;
+	s->step = (struct step){.replaced = PAGE_NONE};
+	must(p->open_steps > 0);
+	p->open_steps--;
+	p->stats.commits++;
+	return 0;
+}
+
+void step_abort(struct seq *s)
+{
+	if (s->step.state == STEP_NONE)
+		return;
+	if (s->step.state == STEP_OPEN)
+		s->pool->stats.aborts++;
+	undo(s);
+}
+
+void step_end(struct seq *s, bool quarantine)
+{
+	if (s->step.state != STEP_OPEN)
+		return;
+	s->pool->stats.steps_ended++;
+	if (!quarantine || !protection(ended_steps_are_quarantined)) {
+		undo(s);
+		return;
+	}
+	for (uint32_t i = s->step.first - s->first_page; i < s->n_pages; i++)
+		pages_quarantine(&s->pool->pages, s->table[i]);
+	s->step.state = STEP_ENDED;
+	s->pool->open_steps--;
+}
+
+uint32_t seq_move_quarantine(struct seq *s, uint32_t *room)
+{
+	uint32_t first = s->step.first - s->first_page;
+	uint32_t n = s->step.state == STEP_ENDED ? s->n_pages - first : 0;
+
+	if (!room || n == 0)
+		return n;
+	memcpy(room, s->table + first, n * sizeof(*room));
+	s->n_pages = first;
+	if (s->step.replaced != PAGE_NONE)
+		s->table[s->n_pages++] = s->step.replaced;
+	s->step = (struct step){.replaced = PAGE_NONE};
+	return n;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_TIER_DEVICE_H
+#define KVHOST_TIER_DEVICE_H
+
+/*
+ * device: memory that holds the pages of pools, and everything that touches it.
+ *
+ * Every operation is asynchronous: a job goes in, its done function is called on the core thread
+ * when the executor is reaped; late, failed or never. Jobs on one device take effect in the order
+ * submitted, save that MAKE and FREE run beside the others: MAKE must be done before a job on its
+ * memory is submitted, and all of those must be done before FREE is.
+ * The core never touches pool memory itself.
+ *
+ * Results: 0; -EFAULT: the client's window is gone under our hands; -EIO: the pool's memory is
+ * (a client punched it, the device failed): the pool has failed; -ECANCELED: nothing was written
+ * to the pool (of READ the window may hold a part); -ENOMEM from COPY: nothing was done; -ENOMEM
+ * and others from MAKE.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/base/worker.h"
+#include "kernels/geometry.h"
+#include "shm/segment.h"
+
+enum device_op {
+	DEVICE_MAKE = 1, /* memory for a pool: populated, zero */
+	DEVICE_FREE,     /* give it back */
+	DEVICE_ZERO,     /* fill pages with zeros */
+	DEVICE_COPY,     /* one simultaneous assignment of whole pages: {A->B, B->A} swaps */
+	DEVICE_WRITE,    /* rows from memory into pages, converted */
+	DEVICE_READ,     /* rows from pages into memory, converted */
+};
+
+struct device_copy {
+	uint32_t from;
+	uint32_t to; /* no page is the target of two */
+};
+
+struct device_memory {                   /* a pool's part on this device; made by DEVICE_MAKE */
+	const struct geometry *geometry; /* the pool's; outlives this */
+	uint64_t pages;
+	struct segment segment; /* CPU backend: page i at memory + i * page_stride */
+	char huge_note[160];    /* what backing was got, and why not a better one; set by MAKE,
+				 * also when it fails; for health */
+};
+
+struct device_rows {
+	uint32_t layer;
+	uint32_t side;             /* 0 K, 1 V */
+	enum kernel_format format; /* of the rows in memory */
+	void *memory;              /* rows [n_tokens][kv_heads][head_dim]; a client's window */
+	uint32_t first_slot;       /* token slot of the first row in pages[0]; < page_tokens */
+	uint32_t n_tokens;
+};
+
+struct device_job {
+	struct job job; /* first: done gets a pointer to this */
+	enum device_op op;
+	struct device_memory *memory;
+	bool require_huge;                /* DEVICE_MAKE */
+	const uint32_t *pages;            /* ZERO, WRITE, READ: page records, in slot order */
+	const struct device_copy *copies; /* COPY */
+	uint32_t n;                       /* of pages or copies; they stay valid until done */
+	struct device_rows rows;          /* WRITE, READ */
+	uint64_t saturated;               /* WRITE: finite values that saturated */
+	void *owner;                      /* the submitter's */
+};
+
+struct device {
+	void (*submit)(struct device *d, struct device_job *job);
+	void (*free)(struct device *d); /* all jobs done before */
+	const char *name;               /* "cpu" */
+	struct executor *copies;        /* runs ZERO, COPY, WRITE, READ; reaped by the core */
+	struct executor *work;          /* runs MAKE and FREE; reaped by the core */
+};
+
+/* The CPU backend. The executors are borrowed and outlive it. 0 or -errno. */
+int device_cpu_new(struct executor *copies, struct executor *work, struct device **out);
+
+#endif
