@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config.h"
+#include "daemon/config.h"
 #ifdef HAVE_SYSTEMD
 #include <systemd/sd-daemon.h>
 #endif

@@ -166,7 +166,7 @@ struct kvhost_sequence {
 	uint32_t committed;
 	struct kvhost_page *pages;
 	uint32_t n_pages, room_pages;
-	uint32_t first_page_offset;
+	uint32_t first_token;
 	uint32_t version;
 	struct {
 		uint32_t index, generation;

@@ -78,12 +78,12 @@ const char *kvhost_strerror(int result);
 struct kvhost; /* a connection: one session of the daemon */
 
 struct kvhost_options {
-	const char *socket;	 /* NULL: $KVHOST_SOCKET, else /run/kvhost/kvhost.sock */
-	const char *name_space;	 /* NULL: the one that the user's id gives */
-	const char *client;	 /* shown by kvctl; NULL: the program's name */
-	uint64_t window_bytes;	 /* memory shared for payload; 0: the daemon's default */
+	const char *socket;          /* NULL: $KVHOST_SOCKET, else /run/kvhost/kvhost.sock */
+	const char *name_space;      /* NULL: the one that the user's id gives */
+	const char *client;          /* shown by kvctl; NULL: the program's name */
+	uint64_t window_bytes;       /* memory shared for payload; 0: the daemon's default */
 	uint32_t connect_timeout_us; /* 0: 5 s */
-	uint32_t spin_us; /* how long a wait spins before it sleeps; 0: 50 us */
+	uint32_t spin_us;            /* how long a wait spins before it sleeps; 0: 50 us */
 };
 
 /* options may be NULL. On 0 *out is the caller's, to be given to kvhost_disconnect. */
@@ -96,7 +96,7 @@ void kvhost_disconnect(struct kvhost **host);
  * next call on this connection. Why connect failed: pass NULL (per thread). */
 const char *kvhost_reason(const struct kvhost *host);
 uint64_t kvhost_boot_epoch(const struct kvhost *host); /* changes when the daemon restarts */
-int kvhost_ping(struct kvhost *host);		       /* one empty request, answered at once */
+int kvhost_ping(struct kvhost *host);                  /* one empty request, answered at once */
 
 /* ---- pools ---- */
 
@@ -129,14 +129,14 @@ struct kvhost_section { /* of the state image of a hybrid model */
 
 /* The artifact whose KV a pool holds. An existing pool must have been described alike. */
 struct kvhost_pool_description {
-	const char *name;	   /* NULL: "default" */
-	const uint8_t *artifact;   /* 32 bytes: hash of the model files; NULL: zeros */
-	uint32_t page_tokens;	   /* 16, 32 or 64; 0: the configuration's */
-	uint32_t n_layers;	   /* attention layers */
+	const char *name;                  /* NULL: "default" */
+	const uint8_t *artifact;           /* 32 bytes: hash of the model files; NULL: zeros */
+	uint32_t page_tokens;              /* 16, 32 or 64; 0: the configuration's */
+	uint32_t n_layers;                 /* attention layers */
 	const struct kvhost_layer *layers; /* [n_layers] */
-	uint32_t n_sections;	   /* 0: a dense model */
+	uint32_t n_sections;               /* 0: a dense model */
 	const struct kvhost_section *sections;
-	uint32_t tensor_rank, tensor_size;     /* shard; size 0 reads as 1 */
+	uint32_t tensor_rank, tensor_size; /* shard; size 0 reads as 1 */
 	uint32_t pipeline_rank, pipeline_size;
 	uint64_t rope_digest; /* any hash of the RoPE parameters */
 	uint32_t drafter, draft_tokens;
@@ -157,7 +157,7 @@ struct kvhost_pool_info {
 	uint32_t page_tokens;
 	uint32_t max_sequence_tokens;
 	uint32_t n_layers;
-	uint64_t prefix_budget_pages; /* 0: no reuse */
+	uint64_t prefix_budget_pages;      /* 0: no reuse */
 	const struct kvhost_block *blocks; /* [n_layers], the pool's */
 	void *memory; /* page i at memory + i * page_stride; NULL: not mapped; the pool's */
 };
@@ -196,41 +196,42 @@ struct kvhost_prompt {
 	uint32_t max_cached_tokens; /* reuse no more than this; 0 or KVHOST_NO_LIMIT: no limit */
 	uint32_t system_end_tokens; /* where the system block ends; 0: not said */
 	uint32_t user_end_tokens;   /* where the last real user message ends */
-	uint32_t opener_tokens;	    /* where the rendered prompt hands over to the model */
-	int no_reuse;		    /* neither match nor publish */
-	uint32_t deadline_us;	    /* 0: the pool's default */
+	uint32_t opener_tokens;     /* where the rendered prompt hands over to the model */
+	int no_reuse;               /* neither match nor publish */
+	uint32_t deadline_us;       /* 0: the pool's default */
 };
 
 enum kvhost_miss { /* why no more was found */
-	KVHOST_MISS_NONE = 0,
-	KVHOST_MISS_NO_MATCH,
-	KVHOST_MISS_DIVERGED,
-	KVHOST_MISS_OFF,
-	KVHOST_MISS_IMAGE,
-	KVHOST_MISS_LIMIT,
-	KVHOST_MISS_GONE,
-	KVHOST_MISS_FLOOR,
-	KVHOST_MISS_RESTORE,
+		   KVHOST_MISS_NONE = 0,
+		   KVHOST_MISS_NO_MATCH,
+		   KVHOST_MISS_DIVERGED,
+		   KVHOST_MISS_OFF,
+		   KVHOST_MISS_IMAGE,
+		   KVHOST_MISS_LIMIT,
+		   KVHOST_MISS_GONE,
+		   KVHOST_MISS_FLOOR,
+		   KVHOST_MISS_RESTORE,
 };
 
 struct kvhost_open_result {
 	uint32_t cached_tokens; /* valid in the pages of the table; compute from here on */
-	uint32_t miss;		/* enum kvhost_miss */
-	uint32_t miss_tokens;	/* where the prompt leaves what is known */
-	uint32_t tier;		/* 0 device, 1 KV-RAM, 2 KV-disk, 3 none */
+	uint32_t miss;          /* enum kvhost_miss */
+	uint32_t miss_tokens;   /* where the prompt leaves what is known */
+	uint32_t tier;          /* 0 device, 1 KV-RAM, 2 KV-disk, 3 none */
 	uint64_t restore_ns;
 };
 
-struct kvhost_page { /* names a page for as long as it is alive */
+struct kvhost_page {    /* names a page for as long as it is alive */
 	uint32_t index; /* in the pool's memory */
 	uint32_t generation;
 };
 
-struct kvhost_table { /* position p lies in pages[(p + first_page_offset) / page_tokens] */
+/* Position p lies in pages[(p - first_token) / page_tokens]. */
+struct kvhost_table {
 	const struct kvhost_page *pages; /* the sequence's; valid until the next call on it */
 	uint32_t n_pages;
-	uint32_t first_page_offset;
-	uint32_t version; /* changes when pages that were known before are others now */
+	uint32_t first_token; /* a multiple of page_tokens: what a sliding window has left */
+	uint32_t version;     /* changes when pages that were known before are others now */
 };
 
 int kvhost_open(struct kvhost_pool *pool, const struct kvhost_prompt *prompt,
@@ -251,8 +252,8 @@ void kvhost_view(const struct kvhost_sequence *seq, struct kvhost_table *out);
 struct kvhost_step { /* the caller's; one open step a sequence */
 	struct kvhost_sequence *sequence;
 	uint32_t index, generation; /* of the daemon's handle */
-	uint32_t start_tokens;	    /* committed when it began */
-	uint32_t target_tokens;	    /* positions start .. target - 1 may be written */
+	uint32_t start_tokens;      /* committed when it began */
+	uint32_t target_tokens;     /* positions start .. target - 1 may be written */
 };
 
 /*
@@ -345,11 +346,11 @@ void kvhost_sleep_end(struct kvhost *host);
 /* ---- counters ---- */
 
 struct kvhost_counters {
-	uint64_t submitted, finished;	   /* of this connection, kept by the library */
+	uint64_t submitted, finished; /* of this connection, kept by the library */
 	uint64_t wakes_sent, wakes_avoided;
-	uint64_t sleeps, spins;		   /* waits that slept, waits that only spun */
+	uint64_t sleeps, spins; /* waits that slept, waits that only spun */
 	uint64_t reconnects;
-	uint64_t requests, completions;	   /* of the session, from the daemon */
+	uint64_t requests, completions; /* of the session, from the daemon */
 	uint64_t open_sequences, lookups, hits;
 	uint64_t cached_tokens, prompt_tokens;
 	uint64_t commits, aborts;
@@ -365,7 +366,7 @@ struct kvhost_stats;
 
 struct kvhost_stat {
 	const char *name, *label, *unit, *help;
-	uint64_t value;		/* of a histogram: the number of samples */
+	uint64_t value;          /* of a histogram: the number of samples */
 	const uint64_t *buckets; /* of a histogram, else NULL */
 	uint32_t n_buckets;
 	int is_gauge;

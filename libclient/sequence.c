@@ -270,7 +270,7 @@ static int take_fork(struct kvhost *host, struct request *r, struct kvhost_seque
 	made->index = c->index;
 	made->generation = c->generation;
 	made->committed = (uint32_t)c->value0;
-	made->first_page_offset = parent->first_page_offset;
+	made->first_token = parent->first_token;
 	made->version = parent->version;
 	if (c->count > r->capacity || (c->flags & COMPLETION_TABLE_CHANGED))
 		made->stale = true;
@@ -433,6 +433,6 @@ void kvhost_view(const struct kvhost_sequence *seq, struct kvhost_table *out)
 		return;
 	out->pages = seq->pages;
 	out->n_pages = seq->n_pages;
-	out->first_page_offset = seq->first_page_offset;
+	out->first_token = seq->first_token;
 	out->version = seq->version;
 }

@@ -123,9 +123,9 @@ int kvhost_submit_step_begin(struct kvhost_sequence *seq, uint32_t target_tokens
 /* Does at least one known page lie wholly before the step's window? */
 static bool pages_drop_out(const struct kvhost_sequence *seq)
 {
-	int64_t first = (int64_t)seq->step.window_start_tokens + (int32_t)seq->first_page_offset;
+	uint32_t start = seq->step.window_start_tokens;
 
-	return seq->step.window_start_tokens > 0 && first >= (int64_t)seq->page_tokens;
+	return start > seq->first_token && start - seq->first_token >= seq->page_tokens;
 }
 
 static int finish_commit(struct kvhost *host, struct request *r, int status,

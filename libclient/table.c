@@ -20,8 +20,7 @@ _Static_assert(offsetof(struct kvhost_page, generation) ==
 
 uint32_t table_index(const struct kvhost_sequence *seq, uint32_t position)
 {
-	/* Modulo 2^32: the offset goes below zero when pages have left the front. */
-	return (uint32_t)(position + seq->first_page_offset) / seq->page_tokens;
+	return (position - seq->first_token) / seq->page_tokens;
 }
 
 uint32_t table_pages_for(const struct kvhost_sequence *seq, uint32_t tokens)
@@ -109,7 +108,8 @@ static int finish_table(struct kvhost *host, struct request *r, int status,
 	}
 	seq->n_pages = 0;
 	seq->stale = false;
-	seq->first_page_offset = (uint32_t)c->value0;
+	/* It tells what has left the front; to find a page that much is taken away. */
+	seq->first_token = (uint32_t)c->value0;
 	seq->version = (uint32_t)c->value1;
 	if (table_store(seq, 0, request_out(host, r), c->count) != 0 && !r->table_round)
 		return KVHOST_ENOMEM;

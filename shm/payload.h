@@ -19,7 +19,8 @@
  *                 completion: handle = fork, value0 = committed tokens, count = pages
  * OP_TRUNCATE     handle: sequence; arg0: tokens to keep; completion: value0 = tokens kept
  * OP_POOL_DETACH, OP_CLOSE, OP_STEP_ABORT: a handle alone: pool, sequence, step
- * OP_TABLE        handle: sequence; out: pages[]; completion: value0 = first_page_offset,
+ * OP_TABLE        handle: sequence; out: pages[]; completion: value0 = position of the first slot
+ *                 of pages[0] (sliding windows leave pages in front),
  *                 value1 = table version, count = pages (all of them, also when fewer fitted)
  * OP_STEP_BEGIN   handle: sequence; arg0: target tokens; in: payload_step; out: pages[] new;
  *                 completion: handle = step, value0 = table index of the first of them,

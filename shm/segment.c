@@ -234,10 +234,17 @@ static int make_collapsed(const struct segment_wish *wish, struct segment *out)
 
 	if (page == 0 || page > UINT32_MAX)
 		return -ENOMEM;
-	/* Each page must be there, and each huge page whole, to be collapsed. */
-	r = make_plain(wish, page, true, &s);
+	/* A range can be collapsed once a part of it is there; the rest is filled with zeros on the
+	 * way, which is faster than to fetch small pages first. */
+	r = make_plain(wish, page, false, &s);
 	if (r)
 		return r;
+	for (size_t at = 0; !r && at < s.bytes; at += page)
+		r = populate((char *)s.memory + at, segment_base_page_bytes());
+	if (r) {
+		segment_free(&s);
+		return r;
+	}
 	for (int i = 0; i < COLLAPSE_TRIES; i++) {
 		if (madvise(s.memory, s.bytes, MADV_COLLAPSE) == 0) {
 			s.backing = SEGMENT_COLLAPSED;

@@ -17,8 +17,8 @@
 #define WIRE_MINOR                0
 #define WIRE_NAME_MAX             32   /* bytes of a name with its terminating zero */
 #define WIRE_TEXT_MAX             2048 /* bytes of text behind a message head */
-#define WIRE_LINE                 128 /* what one writer owns is this far from what another one owns */
-#define WIRE_RESERVED_COMPLETIONS 4 /* completion slots kept for cancel and close */
+#define WIRE_LINE                 128  /* what one writer owns lies this far from another's */
+#define WIRE_RESERVED_COMPLETIONS 4    /* completion slots kept for cancel and close */
 
 enum wire_opcode {
 #define OPCODE(name, value, text) WIRE_##name = (value),

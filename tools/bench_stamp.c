@@ -153,7 +153,7 @@ static void walk(struct stamp *s, const struct kvhost_table *table, const uint64
 {
 	uint32_t page_tokens = s->pool->page_tokens;
 
-	assert(table->first_page_offset == 0);
+	assert(table->first_token == 0);
 	for (uint32_t at = from; at < to;) {
 		uint32_t number = at / page_tokens, first = at % page_tokens;
 		uint32_t end = to - at < page_tokens - first ? first + (to - at) : page_tokens;

@@ -3,6 +3,11 @@
 /*
  * testing: the state of failpoints and protection switches, in the test library alone. A point may
  * be passed on any thread; arming and switching happen while nothing else runs. Nothing blocks.
+ *
+ * A whole program of that library is told by its environment, before main:
+ * KVHOST_TEST_PROTECTION_OFF=NAME switches one protection off, KVHOST_TEST_FAILPOINT=
+ * NAME:SKIP:TIMES arms one point. A name that is none ends the program. Both variables are gone
+ * afterwards: the configuration refuses those that it does not know.
  */
 
 #include "daemon/base/testing.h"
@@ -10,6 +15,9 @@
 #ifdef KVHOST_TESTING
 
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "daemon/base/panic.h"
 
@@ -25,6 +33,18 @@ static const char *const failpoint_texts[] = {
 #define FAILPOINT(name, text) [FAILPOINT_##name] = (text),
 #include "daemon/base/failpoints.def"
 #undef FAILPOINT
+};
+
+static const char *const failpoint_names[] = {
+#define FAILPOINT(name, text) [FAILPOINT_##name] = #name,
+#include "daemon/base/failpoints.def"
+#undef FAILPOINT
+};
+
+static const char *const protection_names[] = {
+#define PROTECTION(name, kind, text) [PROTECTION_##name] = #name,
+#include "tests/protections.def"
+#undef PROTECTION
 };
 
 bool protection_off[PROTECTION_COUNT];
@@ -65,6 +85,50 @@ const char *failpoint_text(enum failpoint_name name)
 {
 	must(name < FAILPOINT_COUNT);
 	return failpoint_texts[name];
+}
+
+/* ---- by the environment ---- */
+
+/* Index of the name of this length in a list, or n. */
+static unsigned find_name(const char *const *names, unsigned n, const char *name, size_t length)
+{
+	unsigned i = 0;
+
+	while (i < n && (strlen(names[i]) != length || memcmp(names[i], name, length) != 0))
+		i++;
+	return i;
+}
+
+static void take_protection(const char *name)
+{
+	unsigned i = find_name(protection_names, PROTECTION_COUNT, name, strlen(name));
+
+	must(i < PROTECTION_COUNT);
+	protection_off[i] = true;
+}
+
+static void take_failpoint(const char *text)
+{
+	size_t length = strcspn(text, ":");
+	unsigned i = find_name(failpoint_names, FAILPOINT_COUNT, text, length);
+	unsigned skip, times;
+
+	must(i < FAILPOINT_COUNT);
+	must(sscanf(text + length, ":%u:%u", &skip, &times) == 2);
+	failpoint_arm((enum failpoint_name)i, skip, times);
+}
+
+static __attribute__((constructor)) void take_environment(void)
+{
+	const char *off = getenv("KVHOST_TEST_PROTECTION_OFF");
+	const char *fail = getenv("KVHOST_TEST_FAILPOINT");
+
+	if (off)
+		take_protection(off);
+	if (fail)
+		take_failpoint(fail);
+	unsetenv("KVHOST_TEST_PROTECTION_OFF");
+	unsetenv("KVHOST_TEST_FAILPOINT");
 }
 
 #endif

@@ -106,14 +106,15 @@ static json_t *health(struct core *c)
 			    warnings,
 			    json_sprintf("pool %s: its memory has failed", p->config->name));
 	}
-	return json_pack(
-	    "{s:s, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:s, s:I, s:o, s:o, s:o}", "version",
-	    PACKAGE_VERSION, "state", c->draining ? "draining" : "running", "boot_epoch",
-	    (json_int_t)c->boot_epoch, "pid", (json_int_t)c->stats->head->pid, "uptime_s",
-	    (json_int_t)((c->now_ns - c->stats->head->start_ns) / NS_PER_S), "requested_backend",
-	    c->device->name, "requested_backend_available", 1, "selected_backend", c->device->name,
-	    "memory_accounting", "physical_arena_backing", "memory_bytes", (json_int_t)bytes,
-	    "threads", threads_of(c), "pools", pools, "warnings", warnings);
+	return json_pack("{s:s, s:s, s:o, s:I, s:I, s:s, s:b, s:s, s:s, s:I, s:o, s:o, s:o}",
+			 "version", PACKAGE_VERSION, "state", c->draining ? "draining" : "running",
+			 "boot_epoch", json_sprintf("%016llx", (unsigned long long)c->boot_epoch),
+			 "pid", (json_int_t)c->stats->head->pid, "uptime_s",
+			 (json_int_t)((c->now_ns - c->stats->head->start_ns) / NS_PER_S),
+			 "requested_backend", c->device->name, "requested_backend_available", 1,
+			 "selected_backend", c->device->name, "memory_accounting",
+			 "physical_arena_backing", "memory_bytes", (json_int_t)bytes, "threads",
+			 threads_of(c), "pools", pools, "warnings", warnings);
 }
 
 /* ---- sessions ---- */

@@ -411,6 +411,7 @@ const struct request_kind kind_pool_attach = {
     .in_bytes = sizeof(struct payload_pool),
     .out_bytes = sizeof(struct payload_pool_info),
     .waits = true,
+    .patient = true,
     .latency = -1,
     .check = attach_check,
     .run = attach_run,

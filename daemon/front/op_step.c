@@ -80,6 +80,8 @@ static enum run_result begin_copy(struct request *r)
 	}
 	*copy = (struct mover_copy){
 	    .copy = {.from = s->step.replaced, .to = seq_page(s, s->step.first)},
+	    /* Another holder's step may be writing behind what is committed here. */
+	    .tokens = s->committed % s->pool->limits.page_tokens,
 	    .done = begin_copied,
 	    .owner = r};
 	r->u.step.copy = copy;

@@ -157,9 +157,11 @@ static void answer(struct request *r)
 {
 	struct session *s = r->session;
 
-	if (r->kind->latency >= 0)
+	if (r->kind->latency >= 0) {
+		s->core->now_ns = clock_now(&s->core->clock);
 		counters_time(&s->core->counters, (enum histogram)r->kind->latency,
 			      s->core->now_ns - r->began_ns);
+	}
 	r->reply.opcode = r->entry.opcode;
 	if (r->batch) {
 		r->reply.submission = r->batch->u.batch_of.next;
@@ -312,6 +314,8 @@ void request_wait(struct request *r, struct list *where)
 	if (where && list_is_empty(&r->in_wait))
 		insert_ranked(where, r);
 	r->waiting = true;
+	if (r->kind->patient && r->entry.deadline_us == 0)
+		return;
 	if (!timer_is_armed(&r->timer) && timers_arm(&c->timers, &r->timer, deadline_ns(r)))
 		session_end(r->session, WIRE_BYE_QUOTA, "the daemon has no memory for a deadline");
 }

@@ -39,6 +39,7 @@ struct request_kind {
 	uint8_t target;     /* enum request_target */
 	bool head_only;     /* only the payload's head is copied by decode; run copies the rest */
 	bool waits;         /* it may wait: it has a deadline */
+	bool patient;       /* it has one only if the client named it: memory takes its time */
 	bool reserved;      /* it may use the last completions: cancel and close */
 	bool rows;          /* runs beside others of its kind */
 	bool final;         /* commit, abort, close: cannot be cancelled */

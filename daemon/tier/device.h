@@ -63,9 +63,10 @@ struct device_job {
 	const uint32_t *pages;            /* ZERO, WRITE, READ: page records, in slot order */
 	const struct device_copy *copies; /* COPY */
 	uint32_t n;                       /* of pages or copies; they stay valid until done */
-	struct device_rows rows;          /* WRITE, READ */
-	uint64_t saturated;               /* WRITE: finite values that saturated */
-	void *owner;                      /* the submitter's */
+	uint32_t copy_tokens; /* COPY: rows of the first tokens only, to distinct pages; 0: all */
+	struct device_rows rows; /* WRITE, READ */
+	uint64_t saturated;      /* WRITE: finite values that saturated */
+	void *owner;             /* the submitter's */
 };
 
 struct device {

@@ -162,6 +162,28 @@ static int turn_cycles(const struct device_job *j, const struct copyorder *o, ch
 	return 0;
 }
 
+/* The first rows of every head, layer and side; the rest of the target stays as it is. */
+static int copy_rows(const struct device_memory *m, const struct device_copy *c, uint32_t tokens)
+{
+	const struct geometry *g = m->geometry;
+
+	for (uint32_t i = 0; i < g->n_layers * 2; i++) {
+		const struct geometry_layer *layer = &g->layers[i / 2];
+		uint32_t side = i % 2;
+		uint64_t head_bytes = (uint64_t)g->page_tokens * layer->row_bytes[side];
+		uint64_t at = layer->offset[side];
+
+		if (side == 1 && layer->head_dim[1] == 0)
+			continue;
+		for (uint32_t head = 0; head < layer->kv_heads; head++, at += head_bytes) {
+			if (guard_copy(page_record(m, c->to) + at, page_record(m, c->from) + at,
+				       (size_t)tokens * layer->row_bytes[side]))
+				return -EIO;
+		}
+	}
+	return 0;
+}
+
 static int copy_straight(const struct device_job *j, const struct copyorder *o)
 {
 	const struct device_memory *m = j->memory;
@@ -169,9 +191,13 @@ static int copy_straight(const struct device_job *j, const struct copyorder *o)
 	for (uint32_t i = 0; i < o->n_straight; i++) {
 		const struct device_copy *c = &j->copies[o->straight[i]];
 
-		if (guard_copy(page_record(m, c->to), page_record(m, c->from),
-			       m->geometry->page_stride))
+		if (j->copy_tokens) {
+			if (copy_rows(m, c, j->copy_tokens))
+				return -EIO;
+		} else if (guard_copy(page_record(m, c->to), page_record(m, c->from),
+				      m->geometry->page_stride)) {
 			return -EIO;
+		}
 	}
 	return 0;
 }
@@ -184,6 +210,7 @@ static int copy_pages(struct device_job *j)
 
 	if (j->n == 0)
 		return 0;
+	must(j->copy_tokens <= j->memory->geometry->page_tokens);
 	r = copyorder_make(j->copies, j->n, &order);
 	if (r)
 		return r;

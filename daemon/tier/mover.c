@@ -85,6 +85,7 @@ void mover_copy(struct mover *m, struct mover_copy *c)
 				     .memory = m->memory,
 				     .copies = &c->copy,
 				     .n = 1,
+				     .copy_tokens = c->tokens,
 				     .owner = c};
 	pages_pin(m->pages, c->copy.from);
 	pages_pin(m->pages, c->copy.to);

@@ -31,6 +31,7 @@ struct mover_copy {
 	struct device_job job;
 	struct mover *mover;
 	struct device_copy copy;
+	uint32_t tokens; /* copy the rows of the first tokens only */
 	void (*done)(struct mover_copy *c, int result);
 	void *owner;
 };

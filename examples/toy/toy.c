@@ -86,7 +86,7 @@ static uint16_t *row_at(const struct engine *e, const struct kvhost_table *table
 			unsigned layer, unsigned side, unsigned head)
 {
 	const struct kvhost_block *block = &e->info->blocks[layer];
-	uint32_t slot = position + table->first_page_offset;
+	uint32_t slot = position - table->first_token;
 	const struct kvhost_page *page = &table->pages[slot / e->info->page_tokens];
 	uint64_t row = (uint64_t)head * e->info->page_tokens + slot % e->info->page_tokens;
 	char *record = (char *)e->info->memory + page->index * e->info->page_stride;

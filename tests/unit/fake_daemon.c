@@ -19,6 +19,7 @@
 #include "shm/passfd.h"
 
 #define WINDOW_BYTES (1u << 20)
+#define LAZY_ROUNDS  5
 
 uint64_t fake_now_ns(void)
 {
@@ -305,7 +306,9 @@ static void answer_admin(struct fake *f, const struct submission *s, struct comp
 	const uint32_t length = 40000;
 
 	c->count = length;
-	if (s->out_bytes >= length)
+	if (s->out_bytes < length)
+		c->status = WIRE_EINVAL;
+	else
 		memset(in_window(f, s->out_offset), 'j', length);
 }
 
@@ -406,7 +409,7 @@ static bool drain(struct fake *f)
 static void serve(struct fake *f)
 {
 	struct submission s;
-	int r;
+	int r, idle = 0;
 
 	while (!f->stop) {
 		if (atomic_exchange(&f->send_bye, false)) {
@@ -418,14 +421,20 @@ static void serve(struct fake *f)
 		}
 		r = ring_get(&f->requests, &s);
 		if (r == 0) {
-			ring_publish(&f->requests);
+			idle = 0;
+			if (!f->script.lazy)
+				ring_publish(&f->requests);
 			if (!serve_one(f, &s))
 				return;
 			continue;
 		}
 		/* It sleeps at most a millisecond, so that a forgotten wake-up does not matter. */
-		if (readable(f->socket) && !drain(f))
+		if (!readable(f->socket)) {
+			if (++idle >= LAZY_ROUNDS)
+				ring_publish(&f->requests);
+		} else if (!drain(f)) {
 			return;
+		}
 	}
 }
 

@@ -37,6 +37,7 @@ struct fake_answer {
 };
 
 struct fake_script {
+	bool lazy;             /* tell what was consumed only when nothing is there to do */
 	bool silent;           /* take hello and say nothing */
 	int32_t refuse_status; /* refuse with this and `text` */
 	const char *text;

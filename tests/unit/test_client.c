@@ -255,6 +255,31 @@ static void finished_ones_that_nobody_takes_fill_the_credits_too(void **state)
 	kvhost_disconnect(&host);
 }
 
+static void a_full_ring_only_delays_requests(void **state)
+{
+	struct fake *f = *state;
+	struct kvhost_finished done;
+	struct kvhost *host;
+	kvhost_ticket t, last = 0;
+	int n = 0;
+
+	f->script.lazy = true;
+	fake_start(f);
+	host = fake_connect(f);
+	for (int i = 0; i < 30; i++) {
+		while (kvhost_submit_ping(host, NULL, &t) == KVHOST_EFULL) {
+			assert_int_equal(kvhost_wait(host, 0, 5000000, &done), 0);
+			assert_true(done.result == 0 && done.ticket > last);
+			last = done.ticket;
+			n++;
+		}
+		assert_int_equal(kvhost_ping(host), 0);
+	}
+	for (; n < 30; n++)
+		assert_int_equal(kvhost_wait(host, 0, 5000000, &done), 0);
+	kvhost_disconnect(&host);
+}
+
 static void refuse_with_words(struct fake *f, const struct submission *s, struct fake_answer *a)
 {
 	struct text_name name;
@@ -555,6 +580,7 @@ int main(void)
 	    TEST(finished_requests_come_back_with_ticket_and_user),
 	    TEST(credits_bound_what_is_under_way_and_cancel_still_goes),
 	    TEST(finished_ones_that_nobody_takes_fill_the_credits_too),
+	    TEST(a_full_ring_only_delays_requests),
 	    TEST(a_failure_brings_the_daemons_words),
 	    TEST(answers_that_break_the_protocol_end_the_session),
 	    TEST(a_death_in_a_wait_ends_everything_at_once),

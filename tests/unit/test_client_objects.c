@@ -336,7 +336,7 @@ static void pages_before_the_window_are_gone_after_commit(void **state)
 	memmove(&fake_sync(w.f)->table[0], &fake_sync(w.f)->table[1],
 		2 * sizeof(fake_sync(w.f)->table[0]));
 	fake_sync(w.f)->n_table = 2;
-	fake_sync(w.f)->table_offset = (uint32_t)-FAKE_PAGE_TOKENS;
+	fake_sync(w.f)->table_offset = FAKE_PAGE_TOKENS;
 	fake_sync(w.f);
 	assert_int_equal(kvhost_step_commit(&w.step, 28, NULL, 0, NULL, 0), 0);
 	assert_int_equal(fake_look(w.f).tables_read, 1);
@@ -346,6 +346,10 @@ static void pages_before_the_window_are_gone_after_commit(void **state)
 	fake_sync(w.f);
 	assert_int_equal(kvhost_step_begin(w.seq, 49, 17, &w.step), 0);
 	look(&w, 4, 33);
+	assert_true(w.table.first_token == FAKE_PAGE_TOKENS);
+	/* Position 48 lies in the third page that is left. */
+	assert_int_equal(kvhost_step_commit(&w.step, 1, NULL, 0, NULL, 0), 0);
+	assert_int_equal(fake_look(w.f).receipt_pages[0].index, 32);
 	kvhost_disconnect(&w.host);
 }
 

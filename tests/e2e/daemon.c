@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon: see daemon.h. Main thread; blocks for bounded times. */
+#include "tests/e2e/daemon.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shm/statsfile.h"
+
+extern char **environ;
+
+/* ---- time ---- */
+
+uint64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
+}
+
+void pause_ms(unsigned ms)
+{
+	(void)poll(NULL, 0, (int)ms);
+}
+
+bool await(bool (*until)(void *context), void *context, unsigned within_ms)
+{
+	uint64_t deadline = now_ms() + (uint64_t)within_ms * PATIENCE;
+
+	while (!until(context)) {
+		if (now_ms() >= deadline)
+			return until(context);
+		pause_ms(1);
+	}
+	return true;
+}
+
+bool is_long(void)
+{
+	const char *word = getenv("KVHOST_LONG");
+
+	return word && word[0] && strcmp(word, "0") != 0;
+}
+
+/* ---- processes ---- */
+
+pid_t fork_client(void)
+{
+	pid_t parent = getpid(), child = fork();
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent)
+			_exit(99);
+	}
+	return child;
+}
+
+static int wait_for(int pidfd, pid_t child, unsigned within_ms)
+{
+	struct pollfd p = {.fd = pidfd, .events = POLLIN};
+	int status = 0, n;
+
+	do
+		n = poll(&p, 1, (int)(within_ms * PATIENCE));
+	while (n < 0 && errno == EINTR);
+	if (n != 1)
+		(void)kill(child, SIGKILL);
+	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+		;
+	close(pidfd);
+	if (n != 1)
+		fail_msg("process %d did not end within %u ms", (int)child, within_ms * PATIENCE);
+	return status;
+}
+
+int await_child(pid_t child, unsigned within_ms)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+
+	assert_true(pidfd >= 0);
+	return wait_for(pidfd, child, within_ms);
+}
+
+const char *build_path(const char *name, char *out, size_t bytes)
+{
+	const char *folder = getenv("builddir");
+
+	(void)snprintf(out, bytes, "%s/%s", folder && folder[0] ? folder : ".", name);
+	return out;
+}
+
+/* What the caller's environment says to daemons and clients must not reach the test's. */
+static void clean_environment(void)
+{
+	static const char *const names[] = {"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID",
+					    "WATCHDOG_USEC"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		unsetenv(names[i]);
+	for (char **at = environ; *at;) {
+		char name[128];
+
+		if (strncmp(*at, "KVHOST_", 7) != 0) {
+			at++;
+			continue;
+		}
+		(void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(*at, "="), *at);
+		unsetenv(name);
+		at = environ;
+	}
+}
+
+int run_program(char *const argv[], char *out, size_t bytes, unsigned within_ms)
+{
+	char program[512];
+	int ends[2], status;
+	size_t used = 0;
+	uint64_t deadline = now_ms() + (uint64_t)within_ms * PATIENCE;
+	pid_t child;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	build_path(argv[0], program, sizeof(program));
+	child = fork_client();
+	if (child == 0) {
+		clean_environment();
+		if (dup2(ends[1], STDOUT_FILENO) < 0 || dup2(ends[1], STDERR_FILENO) < 0)
+			_exit(99);
+		execv(program, argv);
+		_exit(99);
+	}
+	close(ends[1]);
+	while (now_ms() < deadline) {
+		char rest[4096], *to = used + 1 < bytes ? out + used : rest;
+		size_t room = used + 1 < bytes ? bytes - used - 1 : sizeof(rest);
+		struct pollfd p = {.fd = ends[0], .events = POLLIN};
+		ssize_t n;
+
+		if (poll(&p, 1, (int)(deadline - now_ms())) <= 0)
+			continue;
+		n = read(ends[0], to, room);
+		if (n <= 0)
+			break;
+		if (to != rest)
+			used += (size_t)n;
+	}
+	if (bytes)
+		out[used] = '\0';
+	close(ends[0]);
+	status = await_child(child, within_ms);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* ---- the daemon ---- */
+
+static void write_text(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "we");
+
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+void daemon_make(struct daemon *d, const char *json)
+{
+	char path[128];
+
+	*d = (struct daemon){.program = d->program, .environment = d->environment, .pidfd = -1};
+	(void)snprintf(d->folder, sizeof(d->folder), "/tmp/kvhost-e2e-XXXXXX");
+	assert_non_null(mkdtemp(d->folder));
+	(void)snprintf(d->run, sizeof(d->run), "%s/run", d->folder);
+	(void)snprintf(d->socket, sizeof(d->socket), "%s/kvhost.sock", d->run);
+	(void)snprintf(d->stats, sizeof(d->stats), "%s/stats", d->run);
+	(void)snprintf(path, sizeof(path), "%s/kvhost.json", d->folder);
+	write_text(path, json ? json : "{}\n");
+}
+
+static _Noreturn void become_daemon(const struct daemon *d)
+{
+	char program[512], state[96], config[96], log[96];
+	int fd;
+
+	(void)snprintf(state, sizeof(state), "%s/state", d->folder);
+	(void)snprintf(config, sizeof(config), "%s/kvhost.json", d->folder);
+	(void)snprintf(log, sizeof(log), "%s/log", d->folder);
+	build_path(d->program ? d->program : "kvhostd", program, sizeof(program));
+	clean_environment();
+	if (d->environment)
+		putenv((char *)(uintptr_t)d->environment);
+	fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
+		_exit(99);
+	execl(program, program, "--runtime-directory", d->run, "--state-directory", state,
+	      "--config", config, (char *)NULL);
+	_exit(99);
+}
+
+static bool is_running(void *context)
+{
+	const struct daemon *d = context;
+	struct statsfile_reader reader;
+	struct statsfile_snapshot s = {0};
+	struct pollfd p = {.fd = d->pidfd, .events = POLLIN};
+	bool running = false;
+
+	if (poll(&p, 1, 0) != 0)
+		return true; /* it has ended; the caller sees that */
+	if (statsfile_open(&reader, d->stats))
+		return false;
+	if (statsfile_read(&reader, &s) == 0)
+		running = s.alive && s.head.pid == (uint32_t)d->pid &&
+			  atomic_load(&s.head.state) == STATSFILE_RUNNING;
+	statsfile_snapshot_free(&s);
+	statsfile_reader_close(&reader);
+	return running;
+}
+
+static void show_log(const struct daemon *d)
+{
+	char path[96], line[512];
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "%s/log", d->folder);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		fprintf(stderr, "# %s", line);
+	if (f)
+		fclose(f);
+}
+
+void daemon_begin(struct daemon *d)
+{
+	struct pollfd p;
+
+	assert_int_equal(d->pid, 0);
+	d->pid = fork_client();
+	if (d->pid == 0)
+		become_daemon(d);
+	d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
+	assert_true(d->pidfd >= 0);
+	p = (struct pollfd){.fd = d->pidfd, .events = POLLIN};
+	if (!await(is_running, d, LONG_MS) || poll(&p, 1, 0) != 0) {
+		show_log(d);
+		fail_msg("kvhostd did not start");
+	}
+}
+
+void daemon_start(struct daemon *d, const char *json)
+{
+	daemon_make(d, json);
+	daemon_begin(d);
+}
+
+int daemon_stop(struct daemon *d, unsigned within_ms)
+{
+	int status, pidfd = d->pidfd;
+	pid_t pid = d->pid;
+
+	assert_true(pid > 0);
+	d->pid = 0;
+	d->pidfd = -1;
+	(void)kill(pid, SIGTERM);
+	status = wait_for(pidfd, pid, within_ms);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+		show_log(d);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+void daemon_kill(struct daemon *d)
+{
+	int pidfd = d->pidfd;
+	pid_t pid = d->pid;
+
+	if (pid <= 0)
+		return;
+	d->pid = 0;
+	d->pidfd = -1;
+	(void)kill(pid, SIGKILL);
+	(void)wait_for(pidfd, pid, LONG_MS);
+}
+
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where)
+{
+	(void)status;
+	(void)type;
+	(void)where;
+	return remove(path);
+}
+
+void daemon_remove(struct daemon *d)
+{
+	daemon_kill(d);
+	if (d->folder[0])
+		(void)nftw(d->folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	d->folder[0] = '\0';
+}
+
+/* ---- looks ---- */
+
+uint64_t daemon_pool_counter(const struct daemon *d, const char *pool, const char *name)
+{
+	struct statsfile_reader reader;
+	struct statsfile_snapshot s = {0};
+	uint64_t value = 0;
+
+	if (statsfile_open(&reader, d->stats))
+		return 0;
+	if (statsfile_read(&reader, &s) == 0 && !statsfile_value(&s, name, pool, &value))
+		value = 0;
+	statsfile_snapshot_free(&s);
+	statsfile_reader_close(&reader);
+	return value;
+}
+
+uint64_t daemon_counter(const struct daemon *d, const char *name)
+{
+	return daemon_pool_counter(d, "", name);
+}
+
+uint64_t daemon_await(const struct daemon *d, const char *pool, const char *name, uint64_t value,
+		      unsigned within_ms)
+{
+	uint64_t deadline = now_ms() + (uint64_t)within_ms * PATIENCE;
+	uint64_t found;
+
+	while ((found = daemon_pool_counter(d, pool, name)) != value && now_ms() < deadline)
+		pause_ms(1);
+	return found;
+}
+
+unsigned entries_of(const char *folder, const char *prefix)
+{
+	DIR *dir = opendir(folder);
+	const struct dirent *entry;
+	unsigned n = 0;
+
+	while (dir && (entry = readdir(dir)))
+		n += entry->d_name[0] != '.' && !strncmp(entry->d_name, prefix, strlen(prefix));
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+static uint64_t status_kib(pid_t pid, const char *name)
+{
+	unsigned long long kib = 0;
+	char path[64], line[256];
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, name, strlen(name)))
+			kib = strtoull(line + strlen(name), NULL, 10);
+	}
+	if (f)
+		fclose(f);
+	return kib;
+}
+
+struct footprint footprint_of(pid_t pid)
+{
+	struct footprint f = {0};
+	unsigned long long pages = 0;
+	char path[64];
+	FILE *file;
+	int c;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	f.descriptors = entries_of(path, "");
+	(void)snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	file = fopen(path, "re");
+	assert_non_null(file);
+	while ((c = getc(file)) != EOF)
+		f.maps += c == '\n';
+	fclose(file);
+	(void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+	file = fopen(path, "re");
+	assert_non_null(file);
+	if (fscanf(file, "%*u %llu", &pages) == 1)
+		f.resident_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+	fclose(file);
+	f.huge_bytes = status_kib(pid, "HugetlbPages:") * 1024;
+	return f;
+}
+
+uint64_t cpu_ns_of(pid_t pid)
+{
+	struct timespec t;
+	clockid_t clock;
+
+	assert_int_equal(clock_getcpuclockid(pid, &clock), 0);
+	assert_int_equal(clock_gettime(clock, &t), 0);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t free_huge_pages(void)
+{
+	unsigned long long n = 0;
+	char line[128];
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "HugePages_Free: %llu", &n) == 1)
+			break;
+	}
+	if (f)
+		fclose(f);
+	return n;
+}
