@@ -40,23 +40,31 @@ int config_fail(const char *place, const char *key, const char *reason,
 	return -EINVAL;
 }
 
-void *config_base(struct config *c, const struct option *o, unsigned pool)
+void *config_base(struct config *c, const struct option *o, unsigned index)
 {
 	if (!strcmp(o->section, "core"))
 		return &c->core;
 	if (!strcmp(o->section, "pools")) {
-		must(pool < c->n_pools);
-		return &c->pools[pool];
+		must(index < c->n_pools);
+		return &c->pools[index];
+	}
+	if (!strcmp(o->section, "namespaces")) {
+		must(index < c->n_namespaces);
+		return &c->namespaces[index];
 	}
 	return c;
 }
 
-struct config_origin *config_origin_of(struct config *c, unsigned option, unsigned pool)
+struct config_origin *config_origin_of(struct config *c, unsigned option, unsigned index)
 {
 	must(option < OPTION_COUNT);
 	if (!strcmp(option_table[option].section, "pools")) {
-		must(pool < c->n_pools);
-		return &c->pools[pool].origin[option];
+		must(index < c->n_pools);
+		return &c->pools[index].origin[option];
+	}
+	if (!strcmp(option_table[option].section, "namespaces")) {
+		must(index < c->n_namespaces);
+		return &c->namespaces[index].origin[option];
 	}
 	return &c->origin[option];
 }
@@ -83,7 +91,7 @@ void config_start(struct config *c)
 	*c = (struct config){.n_pools = 1, .n_namespaces = 1};
 	for (unsigned i = 0; i < OPTION_COUNT; i++) {
 		c->origin[i].option = (uint16_t)i;
-		if (strcmp(option_table[i].section, "pools") != 0)
+		if (!option_in_array(&option_table[i]))
 			set_default(&option_table[i], config_base(c, &option_table[i], 0),
 				    option_table[i].value);
 	}
@@ -91,8 +99,11 @@ void config_start(struct config *c)
 	for (size_t i = 0; i < sizeof(pool_defaults) / sizeof(*pool_defaults); i++)
 		set_default(&option_table[pool_defaults[i].option], &c->pools[0],
 			    pool_defaults[i].value);
+	for (uint32_t i = 0; i < CONFIG_NAMESPACES_MAX; i++)
+		config_namespace_start(&c->namespaces[i]);
 	snprintf(c->namespaces[0].name, sizeof(c->namespaces[0].name), "default");
-	c->namespaces[0].uid = (uint32_t)geteuid();
+	c->namespaces[0].uids = (struct config_ids){.n = 1, .id = {(uint32_t)geteuid()}};
+	c->namespaces[0].rights = CONFIG_RIGHTS_ALL;
 }
 
 void config_origin_text(const struct config *c, const struct config_origin *origin, char *out,
@@ -118,10 +129,10 @@ void config_origin_text(const struct config *c, const struct config_origin *orig
 	}
 }
 
-/* A value that is fine alone and wrong beside another. */
-__attribute__((format(printf, 5, 6))) static int
-fail_at(struct config *c, unsigned option, unsigned pool, char *error, const char *format, ...)
+int config_fail_at(struct config *c, unsigned option, unsigned index,
+		   char error[CONFIG_ERROR_BYTES], const char *format, ...)
 {
+	const struct config_origin *origin = config_origin_of(c, option, index);
 	char place[CONFIG_FILE_BYTES + 32], path[OPTION_NAME_BYTES];
 	char reason[OPTION_REASON_BYTES];
 	va_list list;
@@ -129,8 +140,12 @@ fail_at(struct config *c, unsigned option, unsigned pool, char *error, const cha
 	va_start(list, format);
 	vsnprintf(reason, sizeof(reason), format, list);
 	va_end(list);
-	config_origin_text(c, config_origin_of(c, option, pool), place, sizeof(place));
-	option_path(&option_table[option], pool, path);
+	/* What a namespace lacks is best shown where it is named. */
+	if (!strcmp(option_table[option].section, "namespaces") &&
+	    origin->source == CONFIG_FROM_DEFAULT)
+		origin = config_origin_of(c, OPTION_namespaces_name, index);
+	config_origin_text(c, origin, place, sizeof(place));
+	option_path(&option_table[option], index, path);
 	return config_fail(place, path, reason, error);
 }
 
@@ -142,6 +157,7 @@ static struct plan_wish pool_wish(const struct config_pool *p)
 	    .max_sequence_tokens = p->max_sequence_length,
 	    .prefix_caching = p->enable_prefix_caching,
 	    .max_prefix_pages = p->max_prefix_cache_pages,
+	    .shadow_lru = p->shadow_lru,
 	};
 }
 
@@ -155,7 +171,7 @@ static int check_plan(struct config *c, unsigned pool, char *error)
 		return 0; /* what the pool gets is known only when it is made */
 	if (plan_check_limit(&wish, refusal) ||
 	    plan_prefix(wish.pool_pages_limit, &wish, &plan, refusal))
-		return fail_at(c, OPTION_pools_pool_pages, pool, error, "%s", refusal);
+		return config_fail_at(c, OPTION_pools_pool_pages, pool, error, "%s", refusal);
 	return 0;
 }
 
@@ -165,18 +181,17 @@ static int finish_pool(struct config *c, unsigned pool, char *error)
 
 	for (unsigned i = 0; i < pool; i++) {
 		if (!strcmp(c->pools[i].name, p->name))
-			return fail_at(c, OPTION_pools_name, pool, error,
-				       "\"%s\" is the name of pools[%u] too, accepted is a name of "
-				       "its own for each pool",
-				       p->name, i);
+			return config_fail_at(
+			    c, OPTION_pools_name, pool, error,
+			    "\"%s\" is the name of pools[%u] too, accepted is a name of "
+			    "its own for each pool",
+			    p->name, i);
 	}
 	if (p->enable_prefix_caching && p->max_prefix_cache_pages == 0)
-		return fail_at(c, OPTION_pools_max_prefix_cache_pages, pool, error,
-			       "0 leaves prefix caching no page, accepted is more than 0, null, or "
-			       "enable_prefix_caching false");
-	if (p->retained_order == CONFIG_RETAINED_LEARNED)
-		return fail_at(c, OPTION_pools_retained_order, pool, error,
-			       "\"learned\" is not in this version, accepted is lru");
+		return config_fail_at(
+		    c, OPTION_pools_max_prefix_cache_pages, pool, error,
+		    "0 leaves prefix caching no page, accepted is more than 0, null, or "
+		    "enable_prefix_caching false");
 	if (p->default_deadline_us == 0) {
 		p->default_deadline_us = c->core.default_deadline_us;
 		p->origin[OPTION_pools_default_deadline_us] =
@@ -190,16 +205,17 @@ int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES])
 	int r;
 
 	if (c->core.window_bytes > c->core.window_bytes_max)
-		return fail_at(c, OPTION_core_window_bytes, 0, error,
-			       "%" PRIu64 " is above core.window_bytes_max, accepted is at most "
-			       "%" PRIu64,
-			       c->core.window_bytes, c->core.window_bytes_max);
+		return config_fail_at(c, OPTION_core_window_bytes, 0, error,
+				      "%" PRIu64
+				      " is above core.window_bytes_max, accepted is at most "
+				      "%" PRIu64,
+				      c->core.window_bytes, c->core.window_bytes_max);
 	for (unsigned i = 0; i < c->n_pools; i++) {
 		r = finish_pool(c, i, error);
 		if (r)
 			return r;
 	}
-	return 0;
+	return config_finish_namespaces(c, error);
 }
 
 void config_print_warnings(const struct config *c, FILE *out)

@@ -19,12 +19,17 @@
 #include "kernels/format.h"
 #include "shm/wire.h"
 
-#define CONFIG_FILE        "/etc/kvhost/kvhost.json"
-#define CONFIG_FILE_BYTES  4096       /* of a path, with its zero */
-#define CONFIG_TEXT_MAX    (1u << 20) /* bytes of the file */
-#define CONFIG_ERROR_BYTES 6144
-#define CONFIG_POOLS_MAX   64
-#define CONFIG_NULL        UINT64_MAX /* of an option that takes null */
+#define CONFIG_FILE           "/etc/kvhost/kvhost.json"
+#define CONFIG_FILE_BYTES     4096       /* of a path, with its zero */
+#define CONFIG_TEXT_MAX       (1u << 20) /* bytes of the file */
+#define CONFIG_ERROR_BYTES    6144
+#define CONFIG_POOLS_MAX      64
+#define CONFIG_NAMESPACES_MAX 64
+#define CONFIG_IDS_MAX        64 /* users or groups of a namespace */
+#define CONFIG_SALT_BYTES     256
+#define CONFIG_ID_MAX         4294967293u
+#define CONFIG_ID_NOBODY      65534u     /* whom the kernel cannot name: matches nothing */
+#define CONFIG_NULL           UINT64_MAX /* of an option that takes null */
 
 enum option_name { /* OPTION_core_spin_us, ... */
 #define OPTION(section, key, type, unit, minimum, maximum, value, text) OPTION_##section##_##key,
@@ -57,6 +62,29 @@ enum config_device { /* the words of pools.device */
 enum config_retained_order { /* the words of pools.retained_order */
 			     CONFIG_RETAINED_LRU,
 			     CONFIG_RETAINED_LEARNED,
+};
+
+enum config_right { /* the words of namespaces.rights, in their order */
+		    CONFIG_RIGHT_ATTACH = 1,
+		    CONFIG_RIGHT_MAP = 2,
+		    CONFIG_RIGHT_INTERACTIVE = 4,
+		    CONFIG_RIGHT_ADMIN = 8,
+		    CONFIG_RIGHTS_ALL = 15,
+};
+
+struct config_names {
+	uint32_t n;
+	char name[CONFIG_NAMESPACES_MAX][WIRE_NAME_MAX];
+};
+
+struct config_ids {
+	uint32_t n;
+	uint32_t id[CONFIG_IDS_MAX];
+};
+
+struct config_salt {
+	bool is_set;
+	char text[CONFIG_SALT_BYTES];
 };
 
 /* Names, units and meanings of all fields: options.def. */
@@ -92,26 +120,36 @@ struct config_pool {
 	uint64_t max_prefix_cache_pages; /* or CONFIG_NULL */
 	bool map;
 	uint32_t retained_order; /* enum config_retained_order */
+	bool shadow_lru;
 	uint64_t idle_ttl_s;
 	uint64_t default_deadline_us; /* never 0: the core's is filled in */
+	struct config_names namespaces;
+	uint64_t hidden_from; /* the namespaces that it does not exist for, a bit each */
 	struct config_origin origin[OPTION_COUNT];
 };
 
 struct config_namespace {
 	char name[WIRE_NAME_MAX];
-	uint32_t uid; /* the user who may use it */
+	struct config_ids uids, gids;
+	uint32_t rights;                                            /* enum config_right */
+	struct config_salt managed_prefix_cache_salt;               /* not set: none */
+	uint64_t max_pages, max_bytes, max_sessions, max_sequences; /* or CONFIG_NULL */
+	uint64_t guaranteed_pages;
+	struct config_origin origin[OPTION_COUNT];
 };
 
 struct config {
 	char file[CONFIG_FILE_BYTES]; /* that was read, for people; "" = none */
 	char runtime_directory[96];
 	char state_directory[256];
+	bool disable_optimized_provider;
 	struct config_core core;
 	uint32_t n_pools;
 	struct config_pool pools[CONFIG_POOLS_MAX];
-	uint32_t n_namespaces; /* one: that of the user who starts the daemon */
-	struct config_namespace namespaces[1];
-	struct config_origin origin[OPTION_COUNT]; /* of everything outside pools */
+	bool has_namespaces; /* the file lists some; else: one, of the user who starts the daemon */
+	uint32_t n_namespaces;
+	struct config_namespace namespaces[CONFIG_NAMESPACES_MAX];
+	struct config_origin origin[OPTION_COUNT]; /* of what is in neither array */
 };
 
 enum config_action { /* what the command line asks for */
@@ -138,6 +176,9 @@ int config_take_environment(struct config *c, char *const *environment,
 int config_take_flags(struct config *c, int argc, char *const *argv,
 		      char error[CONFIG_ERROR_BYTES]);
 int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES]);
+
+/* Wipe the salts once the keys have taken them: nobody needs their text any more. */
+void config_forget_salts(struct config *c);
 
 /* "default", "FILE:LINE", "environment KVHOST_CORE_SPIN_US", "flag --core-spin-us". */
 void config_origin_text(const struct config *c, const struct config_origin *origin, char *out,

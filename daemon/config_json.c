@@ -9,7 +9,9 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <malloc.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/panic.h"
@@ -94,9 +96,36 @@ static bool text_is_right(const struct option *o)
 	return !option_is_number(o) || option_is_size(o);
 }
 
+static int set_list(const struct option *o, void *base, const json_t *value,
+		    char reason[OPTION_REASON_BYTES])
+{
+	int e = 0;
+
+	if (!json_is_array(value))
+		return option_refuse(o, reason, "%s is the wrong type", type_name(value));
+	option_list_clear(o, base);
+	for (size_t i = 0; !e && i < json_array_size(value); i++) {
+		const json_t *item = json_array_get(value, i);
+
+		if (json_is_string(item))
+			e = option_list_add_text(o, base, json_string_value(item), reason);
+		else if (json_is_integer(item) && option_is_ids(o) && json_integer_value(item) >= 0)
+			e = option_list_add_number(o, base, (uint64_t)json_integer_value(item),
+						   reason);
+		else if (json_is_integer(item))
+			e = option_refuse(o, reason, "item %zu is %lld", i + 1,
+					  json_integer_value(item));
+		else
+			e = option_refuse(o, reason, "item %zu is %s", i + 1, type_name(item));
+	}
+	return e;
+}
+
 static int set_value(const struct option *o, void *base, const json_t *value,
 		     char reason[OPTION_REASON_BYTES])
 {
+	if (option_is_list(o))
+		return set_list(o, base, value, reason);
 	if (json_is_null(value))
 		return option_set_null(o, base, reason);
 	if (json_is_string(value) && text_is_right(o)) {
@@ -138,7 +167,7 @@ static void printable(char *out, size_t bytes, const char *prefix, const char *n
 	}
 }
 
-static int take_member(struct reader *r, const char *section, unsigned pool, const char *key,
+static int take_member(struct reader *r, const char *section, unsigned index, const char *key,
 		       const json_t *value)
 {
 	char reason[OPTION_REASON_BYTES];
@@ -147,8 +176,8 @@ static int take_member(struct reader *r, const char *section, unsigned pool, con
 	const struct option *o;
 	unsigned option;
 
-	if (!strcmp(section, "pools"))
-		snprintf(prefix, sizeof(prefix), "pools[%u].", pool);
+	if (!strcmp(section, "pools") || !strcmp(section, "namespaces"))
+		snprintf(prefix, sizeof(prefix), "%s[%u].", section, index);
 	else if (strcmp(section, "top") != 0)
 		snprintf(prefix, sizeof(prefix), "%s.", section);
 	printable(path, sizeof(path), prefix, key);
@@ -157,20 +186,20 @@ static int take_member(struct reader *r, const char *section, unsigned pool, con
 	if (option == OPTION_COUNT)
 		return fail(r, path, "no such key, accepted are the keys in kvhostd --help");
 	o = &option_table[option];
-	origin = config_origin_of(r->config, option, pool);
+	origin = config_origin_of(r->config, option, index);
 	if (origin->source == CONFIG_FROM_FILE)
 		return fail(r, path,
 			    "%s was given on line %u under its other name, accepted is "
 			    "one of the two",
 			    o->key, origin->line);
-	if (set_value(o, config_base(r->config, o, pool), value, reason))
+	if (set_value(o, config_base(r->config, o, index), value, reason))
 		return fail(r, path, "%s", reason);
 	*origin = (struct config_origin){
 	    .line = r->line, .option = (uint16_t)option, .source = CONFIG_FROM_FILE};
 	return 0;
 }
 
-static int take_object(struct reader *r, const char *section, unsigned pool, json_t *object)
+static int take_object(struct reader *r, const char *section, unsigned index, json_t *object)
 {
 	const char *key;
 	json_t *value;
@@ -179,44 +208,51 @@ static int take_object(struct reader *r, const char *section, unsigned pool, jso
 	json_object_foreach(object, key, value)
 	{
 		next_key(r);
-		e = take_member(r, section, pool, key, value);
+		e = take_member(r, section, index, key, value);
 		if (e)
 			return e;
 	}
 	return 0;
 }
 
-static int take_pools(struct reader *r, json_t *pools)
+/* Pools or namespaces: objects that have a name. None listed: what there is without stays. */
+static int take_array(struct reader *r, const char *section, json_t *array, unsigned most)
 {
 	struct config *c = r->config;
-	uint32_t pools_line = r->line;
+	bool pools = !strcmp(section, "pools");
+	unsigned name = pools ? OPTION_pools_name : OPTION_namespaces_name;
+	uint32_t array_line = r->line;
 	char path[OPTION_NAME_BYTES];
 	int e;
 
-	if (!json_is_array(pools))
-		return fail(r, "pools", "%s is the wrong type, accepted is an array of objects",
-			    type_name(pools));
-	if (json_array_size(pools) > CONFIG_POOLS_MAX)
-		return fail(r, "pools", "%zu pools are too many, accepted are at most %d",
-			    json_array_size(pools), CONFIG_POOLS_MAX);
-	if (json_array_size(pools) == 0)
-		return 0; /* none are configured: the default pool stays */
+	if (!json_is_array(array))
+		return fail(r, section, "%s is the wrong type, accepted is an array of objects",
+			    type_name(array));
+	if (json_array_size(array) > most)
+		return fail(r, section, "%zu %s are too many, accepted are at most %u",
+			    json_array_size(array), section, most);
+	if (json_array_size(array) == 0)
+		return 0;
 
-	c->n_pools = (uint32_t)json_array_size(pools);
-	for (unsigned i = 0; i < c->n_pools; i++) {
-		json_t *pool = json_array_get(pools, i);
+	*(pools ? &c->n_pools : &c->n_namespaces) = (uint32_t)json_array_size(array);
+	c->has_namespaces |= !pools;
+	for (unsigned i = 0; i < json_array_size(array); i++) {
+		json_t *object = json_array_get(array, i);
 
-		snprintf(path, sizeof(path), "pools[%u]", i);
-		if (!json_is_object(pool))
+		snprintf(path, sizeof(path), "%s[%u]", section, i);
+		if (!json_is_object(object))
 			return fail(r, path, "%s is the wrong type, accepted is an object",
-				    type_name(pool));
-		config_pool_start(&c->pools[i]);
-		e = take_object(r, "pools", i, pool);
+				    type_name(object));
+		if (pools)
+			config_pool_start(&c->pools[i]);
+		else
+			config_namespace_start(&c->namespaces[i]);
+		e = take_object(r, section, i, object);
 		if (e)
 			return e;
-		if (c->pools[i].origin[OPTION_pools_name].source != CONFIG_FROM_FILE) {
-			if (json_object_size(pool) == 0)
-				r->line = pools_line;
+		if (config_origin_of(c, name, i)->source != CONFIG_FROM_FILE) {
+			if (json_object_size(object) == 0)
+				r->line = array_line;
 			return fail(r, path, "has no name, accepted is an object with a name");
 		}
 	}
@@ -238,11 +274,9 @@ static int take_root(struct reader *r, json_t *root)
 	{
 		next_key(r);
 		if (!strcmp(key, "namespaces"))
-			return fail(r, key,
-				    "not in this version, accepted is a file without it: "
-				    "the one namespace is that of the user who starts the daemon");
-		if (!strcmp(key, "pools"))
-			e = take_pools(r, value);
+			e = take_array(r, key, value, CONFIG_NAMESPACES_MAX);
+		else if (!strcmp(key, "pools"))
+			e = take_array(r, key, value, CONFIG_POOLS_MAX);
 		else if (strcmp(key, "core") != 0)
 			e = take_member(r, "top", 0, key, value);
 		else if (!json_is_object(value))
@@ -273,6 +307,14 @@ static void duplicate_key(const char *text, char out[OPTION_NAME_BYTES])
 	}
 }
 
+/* Salts are read with the rest: nothing of the text stays in freed memory. */
+static void wipe_and_free(void *memory)
+{
+	if (memory)
+		explicit_bzero(memory, malloc_usable_size(memory));
+	free(memory);
+}
+
 int config_take_text(struct config *c, const char *file, const char *text, size_t bytes,
 		     char error[CONFIG_ERROR_BYTES])
 {
@@ -288,9 +330,11 @@ int config_take_text(struct config *c, const char *file, const char *text, size_
 	int e;
 
 	printable(c->file, sizeof(c->file), "", file);
+	json_set_alloc_funcs(malloc, wipe_and_free);
 	root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &json_error);
 	if (!root) {
 		r.line = json_error.line > 0 ? (uint32_t)json_error.line : 1;
+		json_set_alloc_funcs(malloc, free);
 		if (json_error_code(&json_error) == json_error_duplicate_key) {
 			duplicate_key(json_error.text, key);
 			return fail(&r, key, "given twice, accepted is once");
@@ -299,5 +343,6 @@ int config_take_text(struct config *c, const char *file, const char *text, size_
 	}
 	e = take_root(&r, root);
 	json_decref(root);
+	json_set_alloc_funcs(malloc, free);
 	return e;
 }

@@ -45,6 +45,7 @@ int config_take_file(struct config *c, const char *file, bool must_exist,
 		r = config_fail(file, "the file", "longer than 1 MiB", error);
 	else
 		r = config_take_text(c, file, text, bytes, error);
+	explicit_bzero(text, CONFIG_TEXT_MAX + 1); /* with the salts in it */
 	free(text);
 	fclose(in);
 	return r;
@@ -76,7 +77,7 @@ static int take_option(struct config *c, unsigned option, const char *value, str
 static unsigned find_joined(const char *name, size_t length, char separator, bool upper,
 			    bool *in_section)
 {
-	static const char *const sections[] = {"core", "pools"};
+	static const char *const sections[] = {"core", "pools", "namespaces"};
 	char key[OPTION_NAME_BYTES];
 
 	*in_section = false;
@@ -90,12 +91,14 @@ static unsigned find_joined(const char *name, size_t length, char separator, boo
 		key[i] = c == separator ? '_' : (char)tolower((unsigned char)c);
 	}
 	key[length] = 0;
-	for (size_t i = 0; i < 2; i++) {
+	for (size_t i = 0; i < sizeof(sections) / sizeof(*sections); i++) {
 		size_t section = strlen(sections[i]);
 
 		if (strncmp(key, sections[i], section) != 0 || key[section] != '_')
 			continue;
 		*in_section = true;
+		if (!strcmp(sections[i], "namespaces"))
+			return OPTION_COUNT; /* in the file only: others can read the rest */
 		return option_find(sections[i], key + section + 1);
 	}
 	return option_find("top", key);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/config.h"
 
 enum group {
 	ALONE,
@@ -57,6 +58,17 @@ static const struct row pool_rows[] = {
 #undef POOL_COUNTER
 };
 
+static const struct row namespace_rows[] = {
+#define COUNTER(name, kind, unit, group, text)
+#define HISTOGRAM(name, text)
+#define POOL_COUNTER(name, kind, unit, group, text)
+#define NAMESPACE_GAUGE(name, unit, text) {#name, unit, text, STATSFILE_GAUGE, ALONE},
+#include "daemon/counters.def"
+#undef COUNTER
+#undef HISTOGRAM
+#undef POOL_COUNTER
+};
+
 /* Names, units and texts fit in the file with their zeros. */
 #define NAME_BYTES sizeof(((struct statsfile_counter *)NULL)->name)
 #define UNIT_BYTES sizeof(((struct statsfile_counter *)NULL)->unit)
@@ -68,6 +80,7 @@ static const struct row pool_rows[] = {
 #define COUNTER(name, kind, unit, group, text)      FITS(name, unit, text)
 #define HISTOGRAM(name, text)                       FITS(name, "us", text)
 #define POOL_COUNTER(name, kind, unit, group, text) FITS(name, unit, text)
+#define NAMESPACE_GAUGE(name, unit, text)           FITS(name, unit, text)
 #include "daemon/counters.def"
 #undef COUNTER
 #undef HISTOGRAM
@@ -83,11 +96,14 @@ _Static_assert(COUNTER_pool_misses_restore - COUNTER_pool_misses_no_match ==
 
 struct statsfile_size counters_size(uint32_t max_pools, uint32_t max_sessions)
 {
+	uint32_t namespaces = CONFIG_NAMESPACES_MAX * NAMESPACE_GAUGE_COUNT;
+
 	must(max_pools < STATSFILE_GROUPS_MAX);
 	return (struct statsfile_size){
-	    .max_counters = COUNTER_COUNT + HISTOGRAM_COUNT + max_pools * POOL_COUNTER_COUNT,
+	    .max_counters =
+		COUNTER_COUNT + HISTOGRAM_COUNT + max_pools * POOL_COUNTER_COUNT + namespaces,
 	    .max_values = COUNTER_COUNT + HISTOGRAM_COUNT * STATSFILE_HISTOGRAM_BUCKETS +
-			  max_pools * POOL_COUNTER_COUNT,
+			  max_pools * POOL_COUNTER_COUNT + namespaces,
 	    .max_sessions = max_sessions,
 	};
 }
@@ -149,6 +165,12 @@ void counters_deinit(struct counters *c)
 		c->pools = p->next;
 		free(p);
 	}
+	while (c->namespaces) {
+		struct namespace_counters *n = c->namespaces;
+
+		c->namespaces = n->next;
+		free(n);
+	}
 	c->file = NULL;
 }
 
@@ -181,6 +203,40 @@ int counters_add_pool(struct counters *c, const char *pool, struct pool_counters
 	c->pools = p;
 	*out = p;
 	return 0;
+}
+
+int counters_add_namespace(struct counters *c, const char *name, struct namespace_counters **out)
+{
+	struct namespace_counters *n = calloc(1, sizeof(*n));
+	int first;
+
+	if (!n)
+		return -ENOMEM;
+	first = add_rows(c->file, namespace_rows, NAMESPACE_GAUGE_COUNT, name, 0);
+	if (first < 0) {
+		free(n);
+		return first;
+	}
+	*n = (struct namespace_counters){
+	    .file = c->file, .first = (uint32_t)first, .next = c->namespaces};
+	c->namespaces = n;
+	*out = n;
+	return 0;
+}
+
+void namespace_counters_set(struct namespace_counters *n, uint64_t pages, uint64_t retained_pages,
+			    uint64_t sequences, uint64_t sessions)
+{
+	const uint64_t values[NAMESPACE_GAUGE_COUNT] = {
+	    [GAUGE_namespace_pages] = pages,
+	    [GAUGE_namespace_retained_pages] = retained_pages,
+	    [GAUGE_namespace_sequences] = sequences,
+	    [GAUGE_namespace_sessions] = sessions,
+	};
+
+	for (uint32_t i = 0; i < NAMESPACE_GAUGE_COUNT; i++)
+		atomic_store_explicit(&n->file->values[n->first + i], values[i],
+				      memory_order_relaxed);
 }
 
 void counters_begin(struct counters *c)

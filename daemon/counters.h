@@ -35,6 +35,18 @@ enum pool_counter {
 	POOL_COUNTER_COUNT
 };
 
+enum namespace_gauge {
+#define COUNTER(name, kind, unit, group, text)
+#define HISTOGRAM(name, text)
+#define POOL_COUNTER(name, kind, unit, group, text)
+#define NAMESPACE_GAUGE(name, unit, text) GAUGE_##name,
+#include "daemon/counters.def"
+#undef COUNTER
+#undef HISTOGRAM
+#undef POOL_COUNTER
+	NAMESPACE_GAUGE_COUNT
+};
+
 enum histogram {
 #define COUNTER(name, kind, unit, group, text)
 #define HISTOGRAM(name, text) HISTOGRAM_##name,
@@ -54,12 +66,19 @@ struct pool_counters { /* of one pool; owned by its struct counters */
 	struct pool_counters *next;
 };
 
+struct namespace_counters { /* of one namespace; owned by its struct counters */
+	struct statsfile *file;
+	uint32_t first;
+	struct namespace_counters *next;
+};
+
 struct counters {
 	struct statsfile *file; /* borrowed; outlives this */
 	uint32_t first;
 	uint32_t first_histogram;
 	uint32_t group;
 	struct pool_counters *pools;
+	struct namespace_counters *namespaces;
 };
 
 /* What statsfile_create must have room for. */
@@ -74,6 +93,9 @@ void counters_deinit(struct counters *c); /* the file keeps the values */
  * 0, -ENOSPC or -ENOMEM; *out belongs to c and lives as long.
  */
 int counters_add_pool(struct counters *c, const char *pool, struct pool_counters **out);
+
+/* The gauges of a namespace, at 0. 0, -ENOSPC or -ENOMEM; *out belongs to c and lives as long. */
+int counters_add_namespace(struct counters *c, const char *name, struct namespace_counters **out);
 
 void counters_begin(struct counters *c);
 void counters_end(struct counters *c);
@@ -117,6 +139,9 @@ static inline uint64_t pool_counters_get(const struct pool_counters *p, enum poo
 {
 	return atomic_load_explicit(&p->file->values[p->first + name], memory_order_relaxed);
 }
+
+void namespace_counters_set(struct namespace_counters *n, uint64_t pages, uint64_t retained_pages,
+			    uint64_t sequences, uint64_t sessions);
 
 /* One sample. */
 void counters_time(struct counters *c, enum histogram name, uint64_t ns);

@@ -20,6 +20,7 @@
 #include <systemd/sd-daemon.h>
 #endif
 
+#include "daemon/base/group.h"
 #include "daemon/base/panic.h"
 #include "daemon/base/random.h"
 #include "daemon/front/listener.h"
@@ -82,7 +83,9 @@ static void on_signal(void *context)
 
 static int make_directory(const char *path, mode_t mode)
 {
-	return mkdir(path, mode) && errno != EEXIST ? -errno : 0;
+	if (mkdir(path, mode))
+		return errno == EEXIST ? 0 : -errno;
+	return chmod(path, mode) ? -errno : 0; /* whatever the umask is */
 }
 
 static uint64_t available_bytes(void)
@@ -124,10 +127,41 @@ static int start_stats(struct kvhost *k, uint64_t epoch)
 		return r;
 	}
 	k->has_stats = true;
+	r = group_give(path, GROUP_ADMIN);
+	if (r)
+		say(path, r, "");
 	panic_set_hook(on_panic, k);
 	for (int i = 0; i < 4 && r >= 0; i++)
 		r = k->threads[i] = statsfile_add_thread(&k->stats, names[i]);
 	return r < 0 ? r : 0;
+}
+
+static int load_secret(struct kvhost *k, const char *name, uint8_t *out, size_t bytes)
+{
+	const char *wrong;
+	int r = secret_load(k->config.state_directory, name, out, bytes, &wrong);
+
+	if (r)
+		fprintf(stderr, "kvhostd: %s/%s: %s\n", k->config.state_directory, wrong,
+			r == -EINVAL ? "not a secret of this daemon, or others may read it"
+				     : strerror(-r));
+	return r;
+}
+
+/* Of the one namespace of a daemon that was told of none: random, and the same after a restart. */
+static int load_default_salt(struct kvhost *k)
+{
+	struct config_salt *salt = &k->config.namespaces[0].managed_prefix_cache_salt;
+	uint8_t bytes[32];
+	int r = load_secret(k, SECRET_SALT, bytes, sizeof(bytes));
+
+	if (r)
+		return r;
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		snprintf(salt->text + 2 * i, 3, "%02x", bytes[i]);
+	salt->is_set = true;
+	explicit_bzero(bytes, sizeof(bytes));
+	return 0;
 }
 
 static int start_core(struct kvhost *k, uint64_t epoch)
@@ -143,17 +177,14 @@ static int start_core(struct kvhost *k, uint64_t epoch)
 				       .stats = &k->stats,
 				       .log = k->log,
 				       .hooks = listener_hooks};
-	const char *name;
-	int r = secret_load(k->config.state_directory, options.keys.secret,
-			    sizeof(options.keys.secret), &name);
+	int r = load_secret(k, SECRET_KEY, options.keys.secret, sizeof(options.keys.secret));
 
-	if (r) {
-		fprintf(stderr, "kvhostd: %s/%s: %s\n", k->config.state_directory, name,
-			r == -EINVAL ? "not a secret of this daemon, or others may read it"
-				     : strerror(-r));
+	if (!r && !k->config.has_namespaces)
+		r = load_default_salt(k);
+	if (r)
 		return r;
-	}
 	r = core_init(&k->core, &options);
+	config_forget_salts(&k->config);
 	k->has_core = r == 0;
 	return r;
 }
@@ -202,7 +233,7 @@ static int start(struct kvhost *k)
 	umask(027);
 	if (!r)
 		r = guard_install();
-	if (!r && (r = make_directory(k->config.runtime_directory, 0750)))
+	if (!r && (r = make_directory(k->config.runtime_directory, 0755)))
 		say(k->config.runtime_directory, r, "");
 	if (!r && (r = make_directory(k->config.state_directory, 0700)))
 		say(k->config.state_directory, r, "");
@@ -308,9 +339,16 @@ static void run(struct kvhost *k)
 	uint64_t busy_ns = k->core.now_ns;
 	uint32_t turns = 0;
 
-	while (!k->stopping || (!core_is_idle(&k->core) && k->core.now_ns < k->stop_ns)) {
-		bool busy = core_turn(&k->core);
+	for (;;) {
+		bool busy;
 
+		/* A signal may have come while it slept: nobody is told of the end before this. */
+		if (k->stopping) {
+			begin_stop(k);
+			if (core_is_idle(&k->core) || k->core.now_ns >= k->stop_ns)
+				break;
+		}
+		busy = core_turn(&k->core);
 		if (busy)
 			busy_ns = k->core.now_ns;
 		if (++turns % LISTEN_TURNS == 0) {
@@ -318,8 +356,6 @@ static void run(struct kvhost *k)
 			beat(k, false);
 			feed_watchdog(k);
 		}
-		if (k->stopping)
-			begin_stop(k);
 		if (busy)
 			continue;
 		if (k->core.now_ns - busy_ns > spin_ns || k->stopping)

@@ -15,9 +15,10 @@
 
 #include "daemon/base/panic.h"
 
-#define BASE_top   struct config
-#define BASE_core  struct config_core
-#define BASE_pools struct config_pool
+#define BASE_top        struct config
+#define BASE_core       struct config_core
+#define BASE_pools      struct config_pool
+#define BASE_namespaces struct config_namespace
 
 #define OPTION_ALIAS(section, key, option)
 #define OPTION_DEFAULT_POOL(key, value)
@@ -42,6 +43,11 @@ const struct option option_table[OPTION_COUNT] = {
 #define FITS_POWER(bytes, maximum)          ((bytes) == sizeof(uint64_t))
 #define FITS_SIZE(bytes, maximum)           ((bytes) == sizeof(uint64_t))
 #define FITS_SIZE_OR_NULL(bytes, maximum)   ((bytes) == sizeof(uint64_t))
+#define FITS_NAMES(bytes, maximum)          ((bytes) == sizeof(struct config_names))
+#define FITS_WORDS(bytes, maximum)          ((bytes) == sizeof(uint32_t))
+#define FITS_USERS(bytes, maximum)          ((bytes) == sizeof(struct config_ids))
+#define FITS_GROUPS(bytes, maximum)         ((bytes) == sizeof(struct config_ids))
+#define FITS_SALT(bytes, maximum)           ((bytes) == sizeof(struct config_salt))
 
 #define OPTION(section, key, type, unit, minimum, maximum, value, text)                            \
 	_Static_assert(FITS_##type(sizeof(((BASE_##section *)NULL)->key), maximum), #key);
@@ -108,7 +114,13 @@ bool option_is_number(const struct option *o)
 
 bool option_takes_null(const struct option *o)
 {
-	return o->type == OPTION_SIZE_OR_NULL || o->type == OPTION_NUMBER_OR_NULL;
+	return o->type == OPTION_SIZE_OR_NULL || o->type == OPTION_NUMBER_OR_NULL ||
+	       o->type == OPTION_SALT;
+}
+
+bool option_in_array(const struct option *o)
+{
+	return !strcmp(o->section, "pools") || !strcmp(o->section, "namespaces");
 }
 
 static bool is_top(const struct option *o)
@@ -116,12 +128,14 @@ static bool is_top(const struct option *o)
 	return !strcmp(o->section, "top");
 }
 
-void option_path(const struct option *o, unsigned pool, char out[OPTION_NAME_BYTES])
+_Static_assert(CONFIG_POOLS_MAX == CONFIG_NAMESPACES_MAX, "one index stands for all of them");
+
+void option_path(const struct option *o, unsigned index, char out[OPTION_NAME_BYTES])
 {
 	if (is_top(o))
 		snprintf(out, OPTION_NAME_BYTES, "%s", o->key);
-	else if (!strcmp(o->section, "pools") && pool < CONFIG_POOLS_MAX)
-		snprintf(out, OPTION_NAME_BYTES, "pools[%u].%s", pool, o->key);
+	else if (option_in_array(o) && index < CONFIG_POOLS_MAX)
+		snprintf(out, OPTION_NAME_BYTES, "%s[%u].%s", o->section, index, o->key);
 	else
 		snprintf(out, OPTION_NAME_BYTES, "%s.%s", o->section, o->key);
 }
@@ -178,6 +192,20 @@ static void accepts_number(const struct option *o, char *out, size_t bytes)
 		 option_takes_null(o) ? ", or null" : "");
 }
 
+static void accepts_list(const struct option *o, char *out, size_t bytes)
+{
+	if (o->type == OPTION_WORDS)
+		snprintf(out, bytes, "accepted is an array of some of %s", o->unit);
+	else if (o->type == OPTION_NAMES)
+		snprintf(out, bytes, "accepted is an array of at most %llu different names of %s",
+			 (unsigned long long)o->maximum, o->unit);
+	else
+		snprintf(out, bytes,
+			 "accepted is an array of at most %llu different %s, each a name or a "
+			 "number up to %u, save %u",
+			 (unsigned long long)o->maximum, o->unit, CONFIG_ID_MAX, CONFIG_ID_NOBODY);
+}
+
 void option_accepts(const struct option *o, char *out, size_t bytes)
 {
 	switch (o->type) {
@@ -205,6 +233,16 @@ void option_accepts(const struct option *o, char *out, size_t bytes)
 	case OPTION_SIZE:
 	case OPTION_SIZE_OR_NULL:
 		accepts_number(o, out, bytes);
+		return;
+	case OPTION_NAMES:
+	case OPTION_WORDS:
+	case OPTION_USERS:
+	case OPTION_GROUPS:
+		accepts_list(o, out, bytes);
+		return;
+	case OPTION_SALT:
+		snprintf(out, bytes, "accepted is a text of %llu to %llu bytes, or null",
+			 (unsigned long long)o->minimum, (unsigned long long)o->maximum);
 		return;
 	}
 	cannot_happen("an option of no type");
@@ -251,7 +289,10 @@ int option_set_null(const struct option *o, void *base, char reason[OPTION_REASO
 {
 	if (!option_takes_null(o))
 		return option_refuse(o, reason, "null is not a value here");
-	*(uint64_t *)field(o, base) = CONFIG_NULL;
+	if (o->type == OPTION_SALT)
+		explicit_bzero(field(o, base), sizeof(struct config_salt));
+	else
+		*(uint64_t *)field(o, base) = CONFIG_NULL;
 	return 0;
 }
 
@@ -395,6 +436,14 @@ int option_set_text(const struct option *o, void *base, const char *text,
 	case OPTION_SIZE:
 	case OPTION_SIZE_OR_NULL:
 		return set_number_text(o, base, text, reason);
+	case OPTION_NAMES:
+	case OPTION_WORDS:
+	case OPTION_USERS:
+	case OPTION_GROUPS:
+		return option_list_set_text(o, base, text, reason);
+	case OPTION_SALT:
+		return strcmp(text, "null") != 0 ? option_set_salt(o, base, text, reason)
+						 : option_set_null(o, base, reason);
 	}
 	cannot_happen("an option of no type");
 }

@@ -11,11 +11,9 @@
 
 #include "daemon/base/random.h"
 
-#define SECRET_NAME "secret"
-
-static int read_whole(int directory, uint8_t *out, size_t bytes)
+static int read_whole(int directory, const char *name, uint8_t *out, size_t bytes)
 {
-	int fd = openat(directory, SECRET_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	struct stat st;
 	int r = 0;
 
@@ -32,37 +30,41 @@ static int read_whole(int directory, uint8_t *out, size_t bytes)
 }
 
 /* Complete under another name first: a crash leaves no half a secret. */
-static int write_new(int directory, uint8_t *out, size_t bytes)
+static int write_new(int directory, const char *name, uint8_t *out, size_t bytes)
 {
 	int r = random_secret(out, bytes);
+	char unfinished[64];
 	int fd;
+
+	snprintf(unfinished, sizeof(unfinished), "%s.new", name);
 
 	if (r)
 		return r;
-	fd = openat(directory, SECRET_NAME ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	fd = openat(directory, unfinished, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	if (write(fd, out, bytes) != (ssize_t)bytes || fsync(fd))
 		r = -EIO;
 	if (close(fd) && !r)
 		r = -errno;
-	if (!r && renameat(directory, SECRET_NAME ".new", directory, SECRET_NAME))
+	if (!r && renameat(directory, unfinished, directory, name))
 		r = -errno;
 	return r;
 }
 
-int secret_load(const char *directory, uint8_t *out, size_t bytes, const char **name)
+int secret_load(const char *directory, const char *name, uint8_t *out, size_t bytes,
+		const char **wrong)
 {
 	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	int r;
 
-	*name = "";
+	*wrong = "";
 	if (fd < 0)
 		return -errno;
-	*name = SECRET_NAME;
-	r = read_whole(fd, out, bytes);
+	*wrong = name;
+	r = read_whole(fd, name, out, bytes);
 	if (r == -ENOENT)
-		r = write_new(fd, out, bytes);
+		r = write_new(fd, name, out, bytes);
 	close(fd);
 	return r;
 }

@@ -18,7 +18,9 @@ static const struct {
 } questions[] = {
     {"health", PAYLOAD_ADMIN_HEALTH}, {"sessions", PAYLOAD_ADMIN_SESSIONS},
     {"check", PAYLOAD_ADMIN_CHECK},   {"pools", PAYLOAD_ADMIN_POOLS},
-    {"config", PAYLOAD_ADMIN_CONFIG},
+    {"config", PAYLOAD_ADMIN_CONFIG}, {"pool-drop", PAYLOAD_ADMIN_POOL_DROP},
+    {"drain", PAYLOAD_ADMIN_DRAIN},   {"undrain", PAYLOAD_ADMIN_UNDRAIN},
+    {"drop", PAYLOAD_ADMIN_DROP},
 };
 
 int kvhost_read_counters(struct kvhost *host, struct kvhost_counters *out)
@@ -119,7 +121,7 @@ int kvhost_ask(struct kvhost *host, const char *question, const char *argument, 
 	if (in.question == 0)
 		return host_fail(host, KVHOST_EINVAL,
 				 "there is no such question; there are health, sessions, check, "
-				 "pools and config");
+				 "pools, config, pool-drop, drain, undrain and drop");
 	if (argument && strlen(argument) >= sizeof(in.argument))
 		return host_fail(host, KVHOST_EINVAL, "the argument is longer than %zu bytes",
 				 sizeof(in.argument) - 1);

@@ -383,8 +383,10 @@ void kvhost_stats_close(struct kvhost_stats **stats);
 
 /* ---- operators ---- */
 
-/* Ask the daemon: "health", "sessions", "check", "pools", "config". The answer is JSON text,
- * the caller's, to be freed with free(). */
+/* Ask the daemon: "health", "sessions", "check", "pools", "config"; or steer it: "pool-drop" (the
+ * argument is a pool that no session has attached), "drop" (the retained pages of a namespace; ""
+ * = of all), "drain" and "undrain". The answer is JSON text, the caller's, to be freed with
+ * free(). */
 int kvhost_ask(struct kvhost *host, const char *question, const char *argument, char **out);
 
 #pragma GCC visibility pop

@@ -99,6 +99,7 @@ static int receive(int socket, int wait, struct message *m, char *text, struct a
 	    {.iov_base = text, .iov_len = WIRE_TEXT_MAX},
 	};
 	struct msghdr header = {.msg_iov = parts, .msg_iovlen = 2};
+	int resets = 0;
 	ssize_t n;
 
 	*a = (struct arrival){0};
@@ -106,7 +107,10 @@ static int receive(int socket, int wait, struct message *m, char *text, struct a
 		header.msg_control = ancillary;
 		header.msg_controllen = sizeof(ancillary);
 		n = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
-	} while (n < 0 && errno == EINTR);
+		/* A peer that closed with something unread is reported once, before what it sent
+		 * last, which says why it closed. */
+		resets += n < 0 && errno == ECONNRESET;
+	} while (n < 0 && (errno == EINTR || (errno == ECONNRESET && resets == 1)));
 	if (n < 0)
 		return errno == EWOULDBLOCK ? -EAGAIN : -errno;
 

@@ -225,6 +225,11 @@ enum payload_admin_question {
 	PAYLOAD_ADMIN_CHECK, /* walks all objects, compares with the maintained sums */
 	PAYLOAD_ADMIN_POOLS,
 	PAYLOAD_ADMIN_CONFIG,
+	PAYLOAD_ADMIN_POOL_DROP, /* argument: its name; gives its memory back */
+	PAYLOAD_ADMIN_DRAIN,     /* no attach, open or fork any more; what is open goes on */
+	PAYLOAD_ADMIN_UNDRAIN,
+	PAYLOAD_ADMIN_DROP, /* retained pages; argument: a namespace, "" = all */
+	PAYLOAD_ADMIN_COUNT,
 };
 
 struct payload_admin {

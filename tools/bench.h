@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "libclient/kvhost.h"
 
@@ -38,6 +39,8 @@ enum bench_mode {
 	BENCH_LOOKUP = 2,
 	BENCH_REPLAY = 4,
 	BENCH_IDLE = 8,
+	BENCH_ORDER = 16,
+	BENCH_TRACES = 32,
 };
 
 struct bench_list {
@@ -47,7 +50,7 @@ struct bench_list {
 
 struct bench_options { /* the fields of bench_options.def; numbers are within its bounds */
 	enum bench_mode mode;
-	const char *trace; /* of replay */
+	const char *trace; /* of replay and order */
 	bool json;
 	const char *socket; /* NULL: start a daemon */
 	const char *pool;
@@ -62,6 +65,9 @@ struct bench_options { /* the fields of bench_options.def; numbers are within it
 	uint64_t tokens_per_block, clients, steps_of, extra_tokens, repeat;
 	double speed; /* 0: as fast as possible */
 	const char *payload, *order;
+	struct bench_list sizes, pages_a_block, made_sizes;
+	const char *kind;
+	uint64_t seed, made_requests;
 	uint64_t seconds;
 	int argc; /* of the program, for the environment record */
 	char **argv;
@@ -147,6 +153,9 @@ int bench_ring_run(const struct bench_options *o, struct report *r, struct bench
 int bench_lookup_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
 int bench_replay_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
 int bench_idle_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
+int bench_order_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
+/* Not a measurement: a trace as JSON lines. */
+int bench_traces_run(const struct bench_options *o, FILE *out, struct bench_reason *why);
 void bench_environment(const struct bench_options *o, struct report *r);
 
 #endif

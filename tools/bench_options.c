@@ -54,6 +54,8 @@ static const struct {
     {"lookup", BENCH_LOOKUP, "lookups that hit, beside hashing and comparing the same tokens"},
     {"replay", BENCH_REPLAY, "requests of a trace: TRACE is JSON lines, plain or gzip"},
     {"idle", BENCH_IDLE, "CPU time of a daemon with two idle clients"},
+    {"order", BENCH_ORDER, "hits of the learned order beside lru and the optimum, on TRACE"},
+    {"traces", BENCH_TRACES, "no measurement: a made-up trace, for replay"},
 };
 
 #define MODES (sizeof(modes) / sizeof(*modes))
@@ -290,23 +292,27 @@ int bench_options_parse(struct bench_options *o, int argc, char **argv, struct b
 			o->mode = modes[i].mode;
 	}
 	if (argc < 2)
-		return bench_reason_set(why, "no mode given: one of ring, lookup, replay, idle");
+		return bench_reason_set(why,
+					"no mode given: one of ring, lookup, replay, idle, order, "
+					"traces");
 	if (!o->mode)
 		return bench_reason_set(
-		    why, "\"%s\" is not a mode: one of ring, lookup, replay, idle", argv[1]);
+		    why, "\"%s\" is not a mode: one of ring, lookup, replay, idle, order, traces",
+		    argv[1]);
 
 	for (int i = 2; i < argc; i++) {
 		if (strncmp(argv[i], "--", 2) == 0) {
 			if (parse_option(o, argc, argv, &i, why))
 				return -1;
-		} else if (o->mode == BENCH_REPLAY && !o->trace) {
+		} else if ((o->mode & (BENCH_REPLAY | BENCH_ORDER)) && !o->trace) {
 			o->trace = argv[i];
 		} else {
 			return bench_reason_set(why, "\"%s\" is one argument too many", argv[i]);
 		}
 	}
-	if (o->mode == BENCH_REPLAY && !o->trace)
-		return bench_reason_set(why, "replay: TRACE is missing: a file of JSON lines");
+	if ((o->mode & (BENCH_REPLAY | BENCH_ORDER)) && !o->trace)
+		return bench_reason_set(why, "%s: TRACE is missing: a file of JSON lines",
+					mode_name(o->mode));
 	return check_together(o, why);
 }
 
@@ -320,11 +326,13 @@ void bench_options_help(void)
 	       "one of PATH) unless --socket is given.\n\nModes:\n");
 	for (size_t i = 0; i < MODES; i++)
 		printf("  %-12s %s\n",
-		       modes[i].mode == BENCH_REPLAY ? "replay TRACE" : modes[i].name,
+		       modes[i].mode == BENCH_REPLAY  ? "replay TRACE"
+		       : modes[i].mode == BENCH_ORDER ? "order TRACE"
+						      : modes[i].name,
 		       modes[i].text);
 
 	for (size_t m = 0; m <= MODES; m++) {
-		unsigned all = BENCH_RING | BENCH_LOOKUP | BENCH_REPLAY | BENCH_IDLE;
+		unsigned all = BENCH_RING | BENCH_LOOKUP | BENCH_REPLAY | BENCH_IDLE | BENCH_ORDER;
 		unsigned wanted = m == 0 ? all : (unsigned)modes[m - 1].mode;
 
 		printf("\nOptions of %s:\n", m == 0 ? "every mode" : modes[m - 1].name);

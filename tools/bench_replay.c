@@ -16,6 +16,7 @@
 
 #include "tools/bench_budget.h"
 #include "tools/bench_host.h"
+#include "tools/bench_replay.h"
 #include "tools/bench_report.h"
 #include "tools/bench_stamp.h"
 #include "tools/bench_tokens.h"
@@ -462,7 +463,6 @@ static void tear_down(struct replay *run)
 		free(run->clients[i].hashes);
 	free(run->clients);
 	bench_samples_free(&run->opens);
-	trace_free(&run->trace);
 }
 
 /* A daemon that does not know an order yet refuses its configuration: not a failure of a case. */
@@ -496,6 +496,25 @@ int bench_replay_run(const struct bench_options *o, struct report *r, struct ben
 				report_pass(&run, pass, r);
 		}
 	}
+	tear_down(&run);
+	trace_free(&run.trace);
+	return result;
+}
+
+int bench_replay_sums(const struct bench_options *o, const struct trace *trace,
+		      struct replay_sums *out, struct bench_reason *why)
+{
+	static struct replay run;
+	int result;
+
+	run = (struct replay){.o = o, .trace = *trace};
+	run.daemon.exit_status = -1;
+	bench_pin(bench_cores().client);
+	result = set_up(&run, why);
+	if (result == 0)
+		result = run_pass(&run, why);
+	*out =
+	    (struct replay_sums){.blocks = run.totals.blocks, .blocks_hit = run.totals.blocks_hit};
 	tear_down(&run);
 	return result;
 }

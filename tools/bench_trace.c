@@ -183,7 +183,7 @@ static int compare_ids(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static int count_distinct(struct trace *t, struct bench_reason *why)
+int trace_count_distinct(struct trace *t, struct bench_reason *why)
 {
 	uint32_t *sorted = malloc(t->n_ids * sizeof(*sorted));
 
@@ -210,7 +210,7 @@ int trace_load(struct trace *t, const char *path, struct bench_reason *why)
 	gzbuffer(reader.file, 1 << 17);
 	r = read_all(t, &reader, why);
 	if (r == 0)
-		r = count_distinct(t, why);
+		r = trace_count_distinct(t, why);
 	gzclose(reader.file);
 	free(reader.line);
 	return r;

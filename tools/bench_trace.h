@@ -29,6 +29,8 @@ struct trace {
 
 /* 0, or -1 with why ("FILE:LINE: ..."); trace_free in either case. */
 int trace_load(struct trace *t, const char *path, struct bench_reason *why);
+/* Sets `distinct` of a trace that was made. 0, or -1 with why. */
+int trace_count_distinct(struct trace *t, struct bench_reason *why);
 void trace_free(struct trace *t);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_ask: questions that the daemon answers with JSON.
+ * ctl_ask: questions and orders that the daemon answers with JSON.
  *
  * One thread. Attaching waits 3 s at most; an answer that does not come in 30 s ends the program.
  */
@@ -43,6 +43,9 @@ static enum ctl_exit judge(const json_t *root, const char *question)
 {
 	const char *state = json_string_value(json_object_get(root, "state"));
 
+	/* A pool that is gone although its memory did not go back well. */
+	if (!strcmp(question, "pool-drop"))
+		return json_object_get(root, "error") ? CTL_UNHEALTHY : CTL_OK;
 	if (!strcmp(question, "check"))
 		return json_is_true(json_object_get(root, "ok")) ? CTL_OK : CTL_UNHEALTHY;
 	if (!strcmp(question, "health"))
@@ -77,13 +80,15 @@ static enum ctl_exit print_answer(const char *answer, const char *question, bool
 }
 
 static enum ctl_exit no_answer(const struct ctl_options *options, const char *question, int r,
-			       const char *reason, FILE *out)
+			       bool connected, const char *reason, FILE *out)
 {
 	const char *why = reason[0] ? reason : kvhost_strerror(r);
 
 	if (!strcmp(question, "health"))
 		return ctl_stats_health(options, why, out);
 	fprintf(stderr, "kvctl: %s\n", why);
+	if (connected && r != KVHOST_EGONE)
+		return CTL_UNHEALTHY;
 	return r == KVHOST_EGONE || r == KVHOST_ETIMEDOUT || r == KVHOST_ENOENT ? CTL_NO_DAEMON
 										: CTL_UNHEALTHY;
 }
@@ -98,7 +103,8 @@ static void give_up(int number)
 	_exit(CTL_UNHEALTHY);
 }
 
-enum ctl_exit ctl_ask(const struct ctl_options *options, const char *question, FILE *out)
+enum ctl_exit ctl_ask(const struct ctl_options *options, const char *question, const char *argument,
+		      FILE *out)
 {
 	struct kvhost_options connect = {
 	    .socket = options->socket, .client = "kvctl", .connect_timeout_us = CONNECT_US};
@@ -109,14 +115,14 @@ enum ctl_exit ctl_ask(const struct ctl_options *options, const char *question, F
 
 	r = kvhost_connect(&connect, &host);
 	if (r)
-		return no_answer(options, question, r, kvhost_reason(NULL), out);
+		return no_answer(options, question, r, false, kvhost_reason(NULL), out);
 	/* A daemon that hangs now must not hang its tool. */
 	signal(SIGALRM, give_up);
 	alarm(ANSWER_S);
-	r = kvhost_ask(host, question, NULL, &answer);
+	r = kvhost_ask(host, question, argument, &answer);
 	alarm(0);
 	if (r)
-		result = no_answer(options, question, r, kvhost_reason(host), out);
+		result = no_answer(options, question, r, true, kvhost_reason(host), out);
 	else
 		result = print_answer(answer, question, options->json, out);
 	free(answer);

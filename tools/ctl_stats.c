@@ -17,7 +17,6 @@
 #include "tools/ctl.h"
 
 #define SILENT_LIMIT_MS 5000 /* a thread that says nothing for so long hangs */
-#define LINE_BYTES      512
 
 static uint64_t now_ns(void)
 {
@@ -27,7 +26,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t ms_since(uint64_t ns)
+uint64_t ctl_ms_since(uint64_t ns)
 {
 	uint64_t now = now_ns();
 
@@ -52,6 +51,11 @@ static const char *state_name(uint32_t state)
 	}
 }
 
+const char *ctl_stats_state(const struct statsfile_snapshot *s)
+{
+	return state_name(atomic_load_explicit(&s->head.state, memory_order_relaxed));
+}
+
 /* The thread that has been silent for longest beyond the limit; NULL: all speak or are idle. */
 static const struct statsfile_thread *silent_thread(const struct statsfile_snapshot *s)
 {
@@ -61,7 +65,7 @@ static const struct statsfile_thread *silent_thread(const struct statsfile_snaps
 		uint64_t at =
 		    atomic_load_explicit(&s->threads[i].heartbeat_ns, memory_order_relaxed);
 
-		if (at == 0 || ms_since(at) < SILENT_LIMIT_MS)
+		if (at == 0 || ctl_ms_since(at) < SILENT_LIMIT_MS)
 			continue;
 		if (!found || at < atomic_load_explicit(&found->heartbeat_ns, memory_order_relaxed))
 			found = &s->threads[i];
@@ -71,33 +75,34 @@ static const struct statsfile_thread *silent_thread(const struct statsfile_snaps
 
 static uint64_t silent_ms(const struct statsfile_thread *t)
 {
-	return ms_since(atomic_load_explicit(&t->heartbeat_ns, memory_order_relaxed));
+	return ctl_ms_since(atomic_load_explicit(&t->heartbeat_ns, memory_order_relaxed));
 }
 
-/* One sentence about the daemon, and what it means for the exit code. */
-static enum ctl_exit judge(const struct statsfile_snapshot *s, char out[LINE_BYTES])
+enum ctl_exit ctl_stats_judge(const struct statsfile_snapshot *s, char out[CTL_LINE_BYTES])
 {
 	uint32_t state = atomic_load_explicit(&s->head.state, memory_order_relaxed);
 	const struct statsfile_thread *silent = silent_thread(s);
 
 	if (state == STATSFILE_PANICKED) {
-		snprintf(out, LINE_BYTES, "panicked%s", s->alive ? ", still there" : "");
+		snprintf(out, CTL_LINE_BYTES, "panicked%s", s->alive ? ", still there" : "");
 		return s->alive ? CTL_UNHEALTHY : CTL_NO_DAEMON;
 	}
 	if (!s->alive && state == STATSFILE_STOPPED) {
-		snprintf(out, LINE_BYTES, "stopped");
+		snprintf(out, CTL_LINE_BYTES, "stopped");
 		return CTL_NO_DAEMON;
 	}
 	if (!s->alive) {
-		snprintf(out, LINE_BYTES, "dead without a goodbye; it was %s", state_name(state));
+		snprintf(out, CTL_LINE_BYTES, "dead without a goodbye; it was %s",
+			 state_name(state));
 		return CTL_NO_DAEMON;
 	}
 	if (silent) {
-		snprintf(out, LINE_BYTES, "%s, but thread %s has been silent for %" PRIu64 " ms",
-			 state_name(state), silent->name, silent_ms(silent));
+		snprintf(out, CTL_LINE_BYTES,
+			 "%s, but thread %s has been silent for %" PRIu64 " ms", state_name(state),
+			 silent->name, silent_ms(silent));
 		return CTL_UNHEALTHY;
 	}
-	snprintf(out, LINE_BYTES, "%s", state_name(state));
+	snprintf(out, CTL_LINE_BYTES, "%s", state_name(state));
 	return state == STATSFILE_RUNNING ? CTL_OK : CTL_UNHEALTHY;
 }
 
@@ -106,7 +111,7 @@ static bool is_torn(const struct statsfile_snapshot *s, const struct statsfile_c
 	return c->group < s->head.n_groups && s->torn_group[c->group];
 }
 
-static uint64_t samples(const uint64_t *buckets, uint32_t n)
+uint64_t ctl_samples(const uint64_t *buckets, uint32_t n)
 {
 	uint64_t sum = 0;
 
@@ -118,7 +123,7 @@ static uint64_t samples(const uint64_t *buckets, uint32_t n)
 /* Where this share of the samples ends: "below 8 us", "at least 4194304 us". */
 static void quantile_text(const uint64_t *buckets, uint32_t n, double share, char out[64])
 {
-	double wanted = share * (double)samples(buckets, n), seen = 0;
+	double wanted = share * (double)ctl_samples(buckets, n), seen = 0;
 
 	for (uint32_t i = 0; i + 1 < n; i++) {
 		seen += (double)buckets[i];
@@ -131,21 +136,22 @@ static void quantile_text(const uint64_t *buckets, uint32_t n, double share, cha
 }
 
 static void value_text(const struct statsfile_counter *c, const uint64_t *values,
-		       char out[LINE_BYTES])
+		       char out[CTL_LINE_BYTES])
 {
-	uint64_t n = samples(values, c->values);
+	uint64_t n = ctl_samples(values, c->values);
 	char half[64], most[64];
 
 	if (c->kind == STATSFILE_HISTOGRAM && n > 0 && c->values > 1 && c->values <= 64) {
 		quantile_text(values, c->values, .5, half);
 		quantile_text(values, c->values, .99, most);
-		snprintf(out, LINE_BYTES, "%" PRIu64 " samples, 50%% %s, 99%% %s", n, half, most);
+		snprintf(out, CTL_LINE_BYTES, "%" PRIu64 " samples, 50%% %s, 99%% %s", n, half,
+			 most);
 	} else if (c->kind == STATSFILE_HISTOGRAM) {
-		snprintf(out, LINE_BYTES, "%" PRIu64 " samples", n);
+		snprintf(out, CTL_LINE_BYTES, "%" PRIu64 " samples", n);
 	} else if (!strcmp(c->unit, "bytes")) {
-		ctl_size_text(values[0], out, LINE_BYTES);
+		ctl_size_text(values[0], out, CTL_LINE_BYTES);
 	} else {
-		snprintf(out, LINE_BYTES, "%" PRIu64 "%s%s", values[0], c->unit[0] ? " " : "",
+		snprintf(out, CTL_LINE_BYTES, "%" PRIu64 "%s%s", values[0], c->unit[0] ? " " : "",
 			 c->unit);
 	}
 }
@@ -180,7 +186,7 @@ static void print_sessions(const struct statsfile_snapshot *s, FILE *out)
 			atomic_load_explicit(&e->submissions, memory_order_relaxed),
 			atomic_load_explicit(&e->completions, memory_order_relaxed));
 		if (oldest)
-			fprintf(out, ", the oldest waits for %" PRIu64 " ms", ms_since(oldest));
+			fprintf(out, ", the oldest waits for %" PRIu64 " ms", ctl_ms_since(oldest));
 		fputc('\n', out);
 	}
 }
@@ -188,14 +194,14 @@ static void print_sessions(const struct statsfile_snapshot *s, FILE *out)
 static void print_counters(const struct statsfile_snapshot *s, bool all, FILE *out)
 {
 	const char *label = "";
-	char text[LINE_BYTES];
+	char text[CTL_LINE_BYTES];
 	unsigned hidden = 0;
 
 	for (uint32_t i = 0; i < s->n_counters; i++) {
 		const struct statsfile_counter *c = &s->counters[i];
 		const uint64_t *values = &s->values[c->first];
 
-		if (!all && samples(values, c->values) == 0) {
+		if (!all && ctl_samples(values, c->values) == 0) {
 			hidden++;
 			continue;
 		}
@@ -215,7 +221,7 @@ static void print_head(const struct ctl_options *options, const struct statsfile
 {
 	fprintf(out, "kvhostd %s, pid %" PRIu32 ", %s\n", s->head.version, s->head.pid, sentence);
 	if (s->alive)
-		fprintf(out, "started %" PRIu64 " s ago", ms_since(s->head.start_ns) / 1000);
+		fprintf(out, "started %" PRIu64 " s ago", ctl_ms_since(s->head.start_ns) / 1000);
 	else
 		fprintf(out, "last values are in %s", options->stats);
 	fprintf(out, ", boot epoch %" PRIx64 "\n", s->head.boot_epoch);
@@ -252,7 +258,7 @@ static json_t *counters_json(const struct statsfile_snapshot *s)
 					"label", c->label, "unit", c->unit, "kind",
 					kinds[c->kind <= STATSFILE_HISTOGRAM ? c->kind : 0], "help",
 					c->help, "torn", is_torn(s, c), "value",
-					(json_int_t)samples(values, c->values));
+					(json_int_t)ctl_samples(values, c->values));
 
 		if (c->kind == STATSFILE_HISTOGRAM) {
 			json_t *buckets = json_array();
@@ -290,7 +296,7 @@ static json_t *sessions_json(const struct statsfile_snapshot *s)
 			(json_int_t)atomic_load_explicit(&e->submissions, memory_order_relaxed),
 			"completions",
 			(json_int_t)atomic_load_explicit(&e->completions, memory_order_relaxed),
-			"oldest_ms", (json_int_t)(oldest ? ms_since(oldest) : 0)));
+			"oldest_ms", (json_int_t)(oldest ? ctl_ms_since(oldest) : 0)));
 	}
 	return sessions;
 }
@@ -303,7 +309,8 @@ static json_t *head_json(const struct statsfile_snapshot *s, const char *sentenc
 	    "{s:s, s:s, s:s, s:b, s:I, s:I, s:o, s:s*, s:b, s:o}", "version", s->head.version,
 	    "state", state_name(state), "summary", sentence, "alive", s->alive, "pid",
 	    (json_int_t)s->head.pid, "boot_epoch", (json_int_t)s->head.boot_epoch, "uptime_s",
-	    s->alive ? json_integer((json_int_t)(ms_since(s->head.start_ns) / 1000)) : json_null(),
+	    s->alive ? json_integer((json_int_t)(ctl_ms_since(s->head.start_ns) / 1000))
+		     : json_null(),
 	    "panic", s->panic[0] ? s->panic : NULL, "torn", s->torn, "threads", threads_json(s));
 }
 
@@ -316,7 +323,7 @@ static void clean(char *text)
 	}
 }
 
-static void clean_snapshot(struct statsfile_snapshot *s)
+void ctl_stats_clean(struct statsfile_snapshot *s)
 {
 	clean(s->head.version);
 	clean(s->panic);
@@ -330,7 +337,7 @@ static void clean_snapshot(struct statsfile_snapshot *s)
 	}
 }
 
-static int read_file(const char *path, struct statsfile_snapshot *out)
+int ctl_stats_read(const char *path, struct statsfile_snapshot *out)
 {
 	struct statsfile_reader reader;
 	int r = statsfile_open(&reader, path);
@@ -342,11 +349,11 @@ static int read_file(const char *path, struct statsfile_snapshot *out)
 	if (r)
 		statsfile_snapshot_free(out);
 	else
-		clean_snapshot(out);
+		ctl_stats_clean(out);
 	return r;
 }
 
-static enum ctl_exit no_file(const struct ctl_options *options, int r)
+enum ctl_exit ctl_stats_missing(const struct ctl_options *options, int r)
 {
 	if (r == -ENOENT)
 		fprintf(stderr, "kvctl: no daemon: there is no %s\n", options->stats);
@@ -361,13 +368,13 @@ static enum ctl_exit no_file(const struct ctl_options *options, int r)
 enum ctl_exit ctl_stats(const struct ctl_options *options, FILE *out)
 {
 	struct statsfile_snapshot s = {0};
-	char sentence[LINE_BYTES];
+	char sentence[CTL_LINE_BYTES];
 	enum ctl_exit result;
-	int r = read_file(options->stats, &s);
+	int r = ctl_stats_read(options->stats, &s);
 
 	if (r)
-		return no_file(options, r);
-	result = judge(&s, sentence);
+		return ctl_stats_missing(options, r);
+	result = ctl_stats_judge(&s, sentence);
 	if (options->json) {
 		json_t *root = head_json(&s, sentence);
 
@@ -388,15 +395,15 @@ enum ctl_exit ctl_stats(const struct ctl_options *options, FILE *out)
 enum ctl_exit ctl_stats_health(const struct ctl_options *options, const char *why, FILE *out)
 {
 	struct statsfile_snapshot s = {0};
-	char sentence[LINE_BYTES];
+	char sentence[CTL_LINE_BYTES];
 	enum ctl_exit result;
-	int r = read_file(options->stats, &s);
+	int r = ctl_stats_read(options->stats, &s);
 
 	if (r) {
 		fprintf(stderr, "kvctl: %s\n", why);
-		return no_file(options, r);
+		return ctl_stats_missing(options, r);
 	}
-	result = judge(&s, sentence);
+	result = ctl_stats_judge(&s, sentence);
 	if (options->json) {
 		json_t *root = head_json(&s, sentence);
 

@@ -26,6 +26,11 @@ static int run_mode(const struct bench_options *o, struct report *r, struct benc
 	case BENCH_IDLE:
 		*name = "idle";
 		return bench_idle_run(o, r, why);
+	case BENCH_ORDER:
+		*name = "order";
+		return bench_order_run(o, r, why);
+	case BENCH_TRACES:
+		break;
 	}
 	*name = "none";
 	return bench_reason_set(why, "no such mode");
@@ -49,6 +54,12 @@ int main(int argc, char **argv)
 		return EXIT_BAD_ARGUMENTS;
 	}
 
+	if (options.mode == BENCH_TRACES) {
+		if (bench_traces_run(&options, stdout, &why) == 0)
+			return 0;
+		fprintf(stderr, "kvbench: %s\n", why.text);
+		return EXIT_CASE_FAILED;
+	}
 	report = report_new(options.json, stdout);
 	if (!report) {
 		fprintf(stderr, "kvbench: no memory\n");

@@ -189,7 +189,7 @@ void log_set_level(struct log *log, enum log_level level)
 
 uint64_t log_dropped(const struct log *log)
 {
-	return atomic_load_explicit(&log->dropped, memory_order_relaxed);
+	return log ? atomic_load_explicit(&log->dropped, memory_order_relaxed) : 0;
 }
 
 uint64_t log_heartbeat_ns(const struct log *log)

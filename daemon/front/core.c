@@ -12,9 +12,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "daemon/base/panic.h"
 #include "daemon/base/random.h"
+#include "daemon/base/testing.h"
+#include "daemon/front/drop.h"
 #include "daemon/front/request.h"
 
 #define TICK_TURNS      16 /* turns between two looks at the clock */
@@ -22,6 +25,48 @@
 #define LOOK_NS         (100 * NS_PER_MS)
 #define REAP_JOBS       32
 #define CLOSE_SEQUENCES 4 /* orphans that get a budget in one turn */
+
+static size_t salts_bytes(void)
+{
+	return CONFIG_NAMESPACES_MAX * sizeof(struct key);
+}
+
+/* Memory of their own, which a core dump leaves out. */
+static int take_salts(struct core *c)
+{
+	void *m =
+	    mmap(NULL, salts_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (m == MAP_FAILED)
+		return -ENOMEM;
+	c->salts = m;
+	(void)madvise(m, salts_bytes(), MADV_DONTDUMP);
+	for (uint32_t i = 0; i < c->config->n_namespaces; i++) {
+		const struct config_salt *salt =
+		    &c->config->namespaces[i].managed_prefix_cache_salt;
+
+		if (salt->is_set)
+			c->salts[i] =
+			    key_salt(&c->keys, salt->text, strnlen(salt->text, sizeof(salt->text)));
+	}
+	c->keys.salts = c->salts;
+	return 0;
+}
+
+static int init_namespaces(struct core *c)
+{
+	for (uint32_t i = 0; i < c->config->n_namespaces; i++) {
+		const struct config_namespace *from = &c->config->namespaces[i];
+		struct core_namespace *n = &c->namespaces[i];
+
+		memcpy(n->name, from->name, WIRE_NAME_MAX);
+		/* CONFIG_NULL, no limit, is the largest number. */
+		n->charge = (struct charge){.parent = &c->heap, .limit = from->max_bytes};
+		if (counters_add_namespace(&c->counters, n->name, &n->counters))
+			return -ENOMEM;
+	}
+	return take_salts(c);
+}
 
 int core_init(struct core *c, const struct core_options *options)
 {
@@ -52,13 +97,10 @@ int core_init(struct core *c, const struct core_options *options)
 	slots_init(&c->sequences, STEP_HANDLE - 1);
 	slots_init(&c->steps, STEP_HANDLE - 1);
 	timers_init(&c->timers);
-	for (uint32_t i = 0; i < c->config->n_namespaces; i++) {
-		memcpy(c->namespaces[i].name, c->config->namespaces[i].name, WIRE_NAME_MAX);
-		c->namespaces[i].uid = c->config->namespaces[i].uid;
-		c->namespaces[i].charge = (struct charge){.parent = &c->heap, .limit = UINT64_MAX};
-	}
 	c->now_ns = clock_now(&c->clock);
 	r = counters_init(&c->counters, c->stats);
+	if (!r)
+		r = init_namespaces(c);
 	if (!r)
 		r = core_pools_init(c);
 	if (r)
@@ -83,6 +125,9 @@ void core_deinit(struct core *c)
 	slots_deinit(&c->sequences);
 	slots_deinit(&c->steps);
 	counters_deinit(&c->counters);
+	if (c->salts)
+		munmap(c->salts, salts_bytes());
+	c->salts = NULL;
 }
 
 /* ---- a turn ---- */
@@ -171,7 +216,8 @@ static void ring_doorbells(struct core *c)
 			continue;
 		}
 		core_count(c, COUNTER_wakes_sent);
-		c->hooks.wake(c->hooks.context, s);
+		if (!failpoint(wake_lost))
+			c->hooks.wake(c->hooks.context, s);
 	}
 }
 
@@ -185,6 +231,8 @@ bool core_turn(struct core *c)
 	busy |= c->work->reap(c->work, REAP_JOBS) > 0;
 	busy |= close_orphans(c);
 	busy |= tear_down(c);
+	if (c->n_dropping)
+		busy |= core_pools_drop_turn(c);
 	ring_doorbells(c);
 	if (++c->turns % TICK_TURNS == 0)
 		core_tick(c);
@@ -193,15 +241,37 @@ bool core_turn(struct core *c)
 
 /* ---- now and then ---- */
 
+static void publish_namespaces(struct core *c)
+{
+	for (uint32_t i = 0; i < c->config->n_namespaces; i++) {
+		uint64_t held = 0, retained = 0;
+
+		for (uint32_t k = 0; k < c->n_pools; k++) {
+			const struct pool *p = &c->pool[k]->pool;
+
+			held += pool_held(p, (uint16_t)i);
+			retained += p->shares[i].indexed - p->shares[i].live;
+		}
+		namespace_counters_set(c->namespaces[i].counters, held, retained,
+				       core_namespace_sequences(c, (uint16_t)i),
+				       c->namespaces[i].sessions);
+	}
+}
+
 static void publish(struct core *c)
 {
 	c->sums[COUNTER_sessions_attached] = c->n_sessions;
 	c->sums[COUNTER_core_turns] = c->turns;
 	c->sums[COUNTER_log_dropped] = log_dropped(c->log);
+	c->sums[COUNTER_provider_portable_kv_write] = c->device->dispatches[DEVICE_WRITE];
+	c->sums[COUNTER_provider_portable_kv_read] = c->device->dispatches[DEVICE_READ];
+	c->sums[COUNTER_provider_portable_page_copy] = c->device->dispatches[DEVICE_COPY];
+	c->sums[COUNTER_provider_portable_page_zero] = c->device->dispatches[DEVICE_ZERO];
 	counters_begin(&c->counters);
 	for (int i = 0; i < COUNTER_COUNT; i++)
 		counters_set(&c->counters, (enum counter)i, c->sums[i]);
 	counters_end(&c->counters);
+	publish_namespaces(c);
 	for (uint32_t i = 0; i < c->n_pools; i++) {
 		if (c->pool[i]->state == CORE_POOL_DECLARED)
 			continue;
@@ -217,6 +287,7 @@ static void look_at_sessions(struct core *c)
 		if (c->pool[i]->state == CORE_POOL_READY)
 			sequences_expire(c->pool[i]);
 	}
+	core_pools_expire(c);
 }
 
 static void fall_asleep(struct core *c)
@@ -265,7 +336,10 @@ bool core_prepare_sleep(struct core *c, uint64_t *until_ns)
 	look_at_sessions(c);
 	core_count(c, COUNTER_core_sleeps);
 	*until_ns = timers_next_ns(&c->timers);
-	return list_is_empty(&c->dying) && list_is_empty(&c->closing);
+	/* The look has ended steps, sequences or sessions, perhaps: what waited for them goes on.
+	 */
+	return list_is_empty(&c->ready) && list_is_empty(&c->answered) &&
+	       list_is_empty(&c->dying) && list_is_empty(&c->closing) && list_is_empty(&c->awake);
 }
 
 void core_end_sleep(struct core *c)
@@ -293,7 +367,8 @@ bool core_is_idle(const struct core *c)
 	    !list_is_empty(&c->closing))
 		return false;
 	for (uint32_t i = 0; i < c->n_pools; i++) {
-		if (c->pool[i]->state == CORE_POOL_MAKING || c->pool[i]->mover.in_flight)
+		if (c->pool[i]->state == CORE_POOL_MAKING ||
+		    c->pool[i]->state == CORE_POOL_DROPPING || c->pool[i]->mover.in_flight)
 			return false;
 	}
 	return true;

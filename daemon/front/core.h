@@ -60,7 +60,13 @@ enum core_pool_state {
 	CORE_POOL_DECLARED, /* in the configuration, nobody attached yet */
 	CORE_POOL_MAKING,
 	CORE_POOL_READY,
-	CORE_POOL_FAILED, /* its memory is gone; attach is refused, what is open ends with EIO */
+	CORE_POOL_FAILED,   /* its memory is gone; attach is refused, what is open ends with EIO */
+	CORE_POOL_DROPPING, /* nobody uses it; its memory is given back; attach waits */
+};
+
+struct pool_past { /* what a pool has counted before it was dropped: counters only grow */
+	struct pool_stats stats;
+	uint64_t zeroed, copied, collisions, refused_references;
 };
 
 struct core_pool {
@@ -78,12 +84,20 @@ struct core_pool {
 	struct pool pool;
 	struct mover mover;
 	struct pool_counters *counters;
-	struct list attaching;  /* requests that wait for it to be made */
-	struct list admission;  /* opens and forks that wait for room, in rank order */
+	struct list attaching; /* requests that wait for it to be made */
+	struct list admission; /* opens and forks that wait for room, in rank order */
+	struct list over_quota[CONFIG_NAMESPACES_MAX]; /* or for their own namespace, likewise */
 	struct list starving;   /* step begins that wait for clean pages, in rank order */
 	struct list idle_order; /* sequences, the longest idle first */
 	struct list step_order; /* sequences with an open step, the oldest first */
+	struct list dropping;   /* questions that wait for it to be dropped */
 	uint32_t attached;      /* sessions */
+	uint32_t transfers;     /* of rows, in flight */
+	int drop_result;        /* of the last drop: the first error */
+	bool freeing;           /* its memory is being given back */
+	uint64_t dropped_bytes; /* by the last drop */
+	uint64_t idle_since_ns; /* no session since then */
+	struct pool_past past;
 	uint64_t rows_written, rows_read, saturated;
 	uint64_t quarantined_of_dead; /* pages whose session has gone, its process not */
 	bool published_change;        /* counters differ from the stats file */
@@ -110,41 +124,24 @@ struct sequence {
 	uint32_t rows;    /* row operations in flight */
 	bool interactive;
 	bool closing;
+	uint64_t opened_ns; /* for the line at its end; a fork has had no prompt */
+	uint32_t prompt_tokens, cached_tokens, miss;
 };
 
-/* ---- sessions ---- */
-
-struct session_memory { /* shared with a client; unmapped once nobody uses it */
-	struct segment control;
-	struct segment window;
-	uint32_t users; /* the session and jobs in flight */
-	struct job release;
-	/* Give it back; may be another one than the default for memory that is no segment. */
-	void (*free)(struct session_memory *m);
-};
-
-struct session_wish {
-	uint32_t pid, uid;
-	uint16_t name_space;
-	bool admin, interactive;
-	char client[WIRE_NAME_MAX];
-	uint32_t submission_slots, completion_slots;
-	struct session_memory *memory; /* taken on success */
-	void *owner;                   /* for the hooks */
-};
+/* ---- namespaces ---- */
 
 struct core_namespace {
 	char name[WIRE_NAME_MAX];
-	uint32_t uid;
-	uint8_t salt[16]; /* appears nowhere */
 	struct charge charge;
 	uint64_t sessions;
+	struct namespace_counters *counters;
 };
 
 struct core {
 	const struct config *config;
 	struct clock clock;
 	struct key_maker keys;
+	struct key *salts; /* by namespace; in no core dump */
 	uint64_t boot_epoch;
 	uint64_t available_bytes;
 	struct device *device;
@@ -158,8 +155,10 @@ struct core {
 	uint64_t now_ns; /* read every few turns: about a microsecond old */
 	uint64_t turns;
 	uint64_t published_ns, looked_ns;
-	uint64_t serial; /* of requests, in the order taken */
-	bool draining;
+	uint64_t serial;     /* of requests, in the order taken */
+	bool draining;       /* the daemon is stopping */
+	bool drained;        /* an operator wants no new work; what is open goes on */
+	uint32_t n_dropping; /* pools */
 
 	struct list sessions;    /* all that live */
 	struct list awake;       /* of them: those whose rings are polled */
@@ -176,7 +175,7 @@ struct core {
 	struct charge heap;
 	struct core_pool *pool[CONFIG_POOLS_MAX];
 	uint32_t n_pools;
-	struct core_namespace namespaces[1];
+	struct core_namespace namespaces[CONFIG_NAMESPACES_MAX];
 	struct list free_requests;
 	struct log_limit violations;
 };
@@ -186,7 +185,9 @@ static inline void core_count(struct core *c, enum counter name)
 	c->sums[name]++;
 }
 
-/* 0, -ENOMEM or -ENOSPC (the stats file). */
+uint64_t core_namespace_sequences(const struct core *c, uint16_t name_space);
+
+/* 0, -ENOMEM or -ENOSPC (the stats file). The salts of the configuration are needed no more. */
 int core_init(struct core *c, const struct core_options *options);
 void core_deinit(struct core *c); /* every session has gone */
 
@@ -211,6 +212,7 @@ void core_pools_deinit(struct core *c);
 void core_pool_settle(struct core_pool *p);
 void core_pool_fail(struct core_pool *p);    /* its memory is gone */
 void core_pool_publish(struct core_pool *p); /* counters to the stats file */
+void order_publish(struct core_pool *p);     /* its part of them */
 
 /* ---- front/sequences.c ---- */
 
@@ -227,6 +229,10 @@ void sequence_abandon(struct sequence *q);
 bool sequence_close_turn(struct sequence *q, uint32_t *budget); /* true: gone, freed */
 void sequences_expire(struct core_pool *p);                     /* step_ttl, sequence_idle_ttl */
 void quarantine_end(struct core *c, struct session *s);         /* the process has exited */
+/* The pool is dropped: its pages in quarantine are no more. */
+void quarantine_forget(struct core_pool *p);
 int charge_sequence(struct sequence *q); /* as large as it is now: 0 or -ENOMEM */
+/* A line at debug level about a request that is over. */
+void sequence_tell(const struct sequence *q, const char *how);
 
 #endif

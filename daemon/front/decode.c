@@ -147,11 +147,8 @@ static bool copy_payload(struct request *r)
 	if (bytes > sizeof(r->inline_in)) {
 		if (!charge_take(&s->heap, bytes)) {
 			r->in = NULL;
-			return refused(r, WIRE_EQUOTA,
-				       "%zu bytes of input; the session's private memory has %llu "
-				       "of %llu bytes left (core.session_heap_bytes)",
-				       bytes, (unsigned long long)(s->heap.limit - s->heap.used),
-				       (unsigned long long)s->heap.limit);
+			refuse_heap(r, "an input", bytes);
+			return false;
 		}
 		r->in_charged = bytes;
 		r->in = malloc(bytes);
@@ -199,7 +196,7 @@ int request_decode(struct session *s, const struct submission *e, struct request
 	if (s->state != SESSION_LIVE)
 		return -1; /* its requests were ended with it */
 	if (!good) {
-		r->sequence = NULL;
+		/* With its sequence: rows that are refused poison their step. */
 		request_finish(r);
 		return 1;
 	}

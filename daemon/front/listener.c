@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "daemon/base/group.h"
 #include "daemon/base/panic.h"
 #include "daemon/front/peer.h"
 
@@ -43,6 +44,8 @@ static int bind_socket(const char *path)
 	if (!r && (bind(fd, (struct sockaddr *)&address, sizeof(address)) || chmod(path, 0660) ||
 		   listen(fd, 128)))
 		r = -errno;
+	if (!r)
+		r = group_give(path, GROUP_CONNECT);
 	if (r) {
 		close(fd);
 		return r;
@@ -60,6 +63,7 @@ int listener_new(const char *path, struct core *core, struct listener **out)
 	l->core = core;
 	l->epoll = epoll_create1(EPOLL_CLOEXEC);
 	l->path = strdup(path);
+	l->admin_gid = group_find(GROUP_ADMIN);
 	l->socket = bind_socket(path);
 	l->accepting.kind = WATCH_LISTENER;
 	list_init(&l->peers);

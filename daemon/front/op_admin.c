@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "daemon/base/panic.h"
-#include "daemon/front/request.h"
+#include "daemon/front/admin.h"
 
 static bool admin_check(struct request *r)
 {
@@ -14,7 +14,7 @@ static bool admin_check(struct request *r)
 	if (!range_is_zero(in->reserved, sizeof(in->reserved)) ||
 	    !memchr(in->argument, 0, sizeof(in->argument)))
 		return refused(r, WIRE_EINVAL, "reserved words of the question are set");
-	if (in->question < PAYLOAD_ADMIN_HEALTH || in->question > PAYLOAD_ADMIN_CONFIG)
+	if (in->question < PAYLOAD_ADMIN_HEALTH || in->question >= PAYLOAD_ADMIN_COUNT)
 		return refused(r, WIRE_EINVAL, "question %u is unknown", in->question);
 	if (!r->session->admin)
 		return refused(r, WIRE_EPERM, "operators only");
@@ -49,10 +49,9 @@ static json_t *policy_of(const struct core_pool *p)
 }
 
 static const char *const pool_states[] = {
-    [CORE_POOL_DECLARED] = "declared",
-    [CORE_POOL_MAKING] = "making",
-    [CORE_POOL_READY] = "ready",
-    [CORE_POOL_FAILED] = "failed",
+    [CORE_POOL_DECLARED] = "declared", [CORE_POOL_MAKING] = "making",
+    [CORE_POOL_READY] = "ready",       [CORE_POOL_FAILED] = "failed",
+    [CORE_POOL_DROPPING] = "dropping",
 };
 
 static json_t *pool_line(const struct core_pool *p)
@@ -106,15 +105,18 @@ static json_t *health(struct core *c)
 			    warnings,
 			    json_sprintf("pool %s: its memory has failed", p->config->name));
 	}
-	return json_pack("{s:s, s:s, s:o, s:I, s:I, s:s, s:b, s:s, s:s, s:I, s:o, s:o, s:o}",
-			 "version", PACKAGE_VERSION, "state", c->draining ? "draining" : "running",
-			 "boot_epoch", json_sprintf("%016llx", (unsigned long long)c->boot_epoch),
-			 "pid", (json_int_t)c->stats->head->pid, "uptime_s",
-			 (json_int_t)((c->now_ns - c->stats->head->start_ns) / NS_PER_S),
-			 "requested_backend", c->device->name, "requested_backend_available", 1,
-			 "selected_backend", c->device->name, "memory_accounting",
-			 "physical_arena_backing", "memory_bytes", (json_int_t)bytes, "threads",
-			 threads_of(c), "pools", pools, "warnings", warnings);
+	return json_pack(
+	    "{s:s, s:s, s:o, s:I, s:I, s:s, s:b, s:s, s:s, s:I, s:{s:b, s:b}, s:s, "
+	    "s:s, s:o, s:o, s:o}",
+	    "version", PACKAGE_VERSION, "state", c->draining || c->drained ? "draining" : "running",
+	    "boot_epoch", json_sprintf("%016llx", (unsigned long long)c->boot_epoch), "pid",
+	    (json_int_t)c->stats->head->pid, "uptime_s",
+	    (json_int_t)((c->now_ns - c->stats->head->start_ns) / NS_PER_S), "requested_backend",
+	    c->device->name, "requested_backend_available", 1, "selected_backend", c->device->name,
+	    "memory_accounting", "physical_arena_backing", "memory_bytes", (json_int_t)bytes,
+	    "optimized_provider", "available", 0, "disabled", c->config->disable_optimized_provider,
+	    "kv_ram", "off: not in this version", "kv_disk", "off: not in this version", "threads",
+	    threads_of(c), "pools", pools, "warnings", warnings);
 }
 
 /* ---- sessions ---- */
@@ -151,18 +153,52 @@ static json_t *sessions(struct core *c)
 	return json_pack("{s:o}", "sessions", list);
 }
 
-static json_t *pools(struct core *c)
+/* Every line of the plan; null while nobody has attached. */
+static json_t *plan_of(const struct core_pool *p)
+{
+	const struct plan *x = &p->plan;
+	json_t *requested = x->requested_prefix_pages == PLAN_NULL
+				? json_null()
+				: json_integer((json_int_t)x->requested_prefix_pages);
+
+	if (!x->pages) {
+		json_decref(requested);
+		return json_null();
+	}
+	return json_pack(
+	    "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o}", "budget_bytes",
+	    (json_int_t)x->budget_bytes, "lanes", (json_int_t)p->config->lanes, "lane_slot_bytes",
+	    (json_int_t)x->lane_bytes, "retained_slot_bytes", (json_int_t)x->retained_bytes,
+	    "workspace_bytes", (json_int_t)x->workspace_bytes, "pages", (json_int_t)x->pages,
+	    "page_bytes", (json_int_t)x->page_bytes, "left_bytes", (json_int_t)x->left_bytes,
+	    "reserve_pages", (json_int_t)x->reserve_pages, "requested_prefix_pages", requested,
+	    "effective_prefix_pages", (json_int_t)x->effective_prefix_pages, "fallback_reason",
+	    x->fallback_reason[0] ? json_string(x->fallback_reason) : json_null());
+}
+
+static json_t *pool_with_plan(const struct core_pool *p, const char *whole)
+{
+	json_t *line = pool_line(p);
+
+	json_object_set_new(line, "retained",
+			    order_describe(p, strcmp(p->config->name, whole) == 0));
+	json_object_set_new(line, "plan", plan_of(p));
+	return line;
+}
+
+/* `whole`: the pool of which to tell more, or "". */
+static json_t *pools(struct core *c, const char *whole)
 {
 	json_t *list = json_array();
 
 	for (uint32_t i = 0; i < c->n_pools; i++)
-		json_array_append_new(list, pool_line(c->pool[i]));
+		json_array_append_new(list, pool_with_plan(c->pool[i], whole));
 	return json_pack("{s:o}", "pools", list);
 }
 
 /* ---- check: sums at once, nodes in turns ---- */
 
-static enum run_result answer(struct request *r, char *text)
+enum run_result admin_answer(struct request *r, char *text)
 {
 	uint32_t bytes;
 
@@ -235,7 +271,7 @@ static enum run_result check_run(struct request *r, uint32_t budget)
 	}
 	text = out ? json_dumps(out, JSON_COMPACT) : NULL;
 	json_decref(out);
-	return answer(r, text);
+	return admin_answer(r, text);
 }
 
 static enum run_result admin_run(struct request *r, uint32_t *budget)
@@ -249,7 +285,14 @@ static enum run_result admin_run(struct request *r, uint32_t *budget)
 	case PAYLOAD_ADMIN_CHECK:
 		return check_run(r, *budget);
 	case PAYLOAD_ADMIN_CONFIG:
-		return answer(r, config_describe_json(c->config));
+		return admin_answer(r, config_describe_json(c->config));
+	case PAYLOAD_ADMIN_POOL_DROP:
+		return steer_pool_drop(r);
+	case PAYLOAD_ADMIN_DRAIN:
+	case PAYLOAD_ADMIN_UNDRAIN:
+		return steer_drain(r, in->question == PAYLOAD_ADMIN_DRAIN);
+	case PAYLOAD_ADMIN_DROP:
+		return steer_drop(r, budget);
 	case PAYLOAD_ADMIN_HEALTH:
 		out = health(c);
 		break;
@@ -257,18 +300,30 @@ static enum run_result admin_run(struct request *r, uint32_t *budget)
 		out = sessions(c);
 		break;
 	case PAYLOAD_ADMIN_POOLS:
-		out = pools(c);
+		out = pools(c, in->argument);
 		break;
+	case PAYLOAD_ADMIN_COUNT:
+		cannot_happen("the check refuses such a question");
 	}
 	text = out ? json_dumps(out, JSON_COMPACT) : NULL;
 	json_decref(out);
-	return answer(r, text);
+	return admin_answer(r, text);
+}
+
+/* What it waits for goes on. */
+static void admin_abandon(struct request *r, int status)
+{
+	(void)status;
+	list_remove(&r->in_wait);
 }
 
 const struct request_kind kind_admin = {
     .opcode = WIRE_OP_ADMIN,
     .in_bytes = sizeof(struct payload_admin),
+    .waits = true,
+    .patient = true,
     .latency = -1,
     .check = admin_check,
     .run = admin_run,
+    .abandon = admin_abandon,
 };

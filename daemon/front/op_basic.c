@@ -32,16 +32,27 @@ static struct request *find_request(struct session *s, uint64_t submission,
 	return NULL;
 }
 
+/* Cut short it would leave its work half done; of a batch: the item that runs. */
+static bool must_finish(const struct request *r)
+{
+	if (r->kind == &kind_batch && r->u.batch_of.item)
+		r = r->u.batch_of.item;
+	return r->kind->final || (r->started && !r->kind->abandon);
+}
+
 static enum run_result cancel_run(struct request *r, uint32_t *budget)
 {
 	struct request *other = find_request(r->session, r->entry.arg0, r);
 
 	(void)budget;
 	/* Finished already, or about to: its own completion tells. */
-	if (!other || other->kind->final)
+	if (!other)
 		return done(r);
-	if (other->started && !other->kind->abandon)
+	if (must_finish(other)) {
+		if (other->kind == &kind_batch)
+			other->u.batch_of.cancelled = true;
 		return done(r);
+	}
 	request_end(other, WIRE_ECANCELLED);
 	return done(r);
 }
@@ -96,6 +107,12 @@ static enum run_result batch_run(struct request *r, uint32_t *budget)
 		r->reply.count = r->u.batch_of.n;
 		return done(r);
 	}
+	if (r->u.batch_of.cancelled) {
+		while (s->state == SESSION_LIVE && r->u.batch_of.next < r->u.batch_of.n)
+			answer_item(r, WIRE_ECANCELLED);
+		r->reply.count = r->u.batch_of.n;
+		return refuse(r, WIRE_ECANCELLED, "cancelled by the client");
+	}
 	must(!r->u.batch_of.item);
 	if (items[r->u.batch_of.next].opcode == WIRE_OP_BATCH ||
 	    items[r->u.batch_of.next].opcode == WIRE_OP_CANCEL) {
@@ -148,12 +165,10 @@ static enum run_result counters_run(struct request *r, uint32_t *budget)
 		const struct core_pool *p = s->core->pool[i];
 		const struct pool_share *share = &p->pool.shares[s->name_space];
 
-		if (p->state != CORE_POOL_READY)
-			continue;
-		out.namespace_pages += share->indexed;
+		out.namespace_pages += pool_held(&p->pool, s->name_space);
 		out.namespace_retained_pages += share->indexed - share->live;
-		out.namespace_sequences += share->sequences;
 	}
+	out.namespace_sequences = core_namespace_sequences(s->core, s->name_space);
 	out.namespace_sessions = s->core->namespaces[s->name_space].sessions;
 	r->reply.count = 1;
 	session_write(s, r->entry.out_offset, &out, sizeof(out));

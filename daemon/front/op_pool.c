@@ -13,9 +13,15 @@
 #include <xxhash.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/front/drop.h"
 #include "daemon/front/request.h"
 
 #define NODES_BESIDE_PAGES 4096 /* roots, and nodes whose copy has gone before them */
+
+static uint32_t rights_of(const struct session *s)
+{
+	return s->observer ? 0 : s->core->config->namespaces[s->name_space].rights;
+}
 
 static bool attach_check(struct request *r)
 {
@@ -23,6 +29,9 @@ static bool attach_check(struct request *r)
 	uint64_t bytes = sizeof(*in) + (uint64_t)in->n_layers * sizeof(struct payload_layer) +
 			 (uint64_t)in->n_sections * sizeof(struct payload_section);
 
+	if (!(rights_of(r->session) & CONFIG_RIGHT_ATTACH))
+		return refused(r, WIRE_EPERM,
+			       "the session has no right to attach pools (namespaces.rights)");
 	if (in->version != PAYLOAD_VERSION)
 		return refused(r, WIRE_EVERSION,
 			       "pool description version %u; this daemon reads %u", in->version,
@@ -122,6 +131,7 @@ static bool compute_plan(struct request *r, struct core_pool *p)
 	    .prefix_caching = k->enable_prefix_caching,
 	    .max_prefix_pages =
 		k->max_prefix_cache_pages == CONFIG_NULL ? PLAN_NULL : k->max_prefix_cache_pages,
+	    .shadow_lru = k->shadow_lru,
 	};
 
 	if (k->pool_bytes == CONFIG_NULL && k->pool_pages != CONFIG_NULL)
@@ -157,6 +167,18 @@ static void pages_cleaned(void *context, int result)
 	core_pool_settle(p);
 }
 
+static void set_quotas(struct core_pool *p)
+{
+	const struct config *k = p->core->config;
+
+	for (uint32_t i = 0; i < k->n_namespaces; i++) {
+		const struct config_namespace *n = &k->namespaces[i];
+
+		pool_set_quota(&p->pool, (uint16_t)i,
+			       n->max_pages == CONFIG_NULL ? 0 : n->max_pages, n->guaranteed_pages);
+	}
+}
+
 static void made(struct job *job)
 {
 	struct core_pool *p = ((struct device_job *)(void *)job)->owner;
@@ -166,6 +188,9 @@ static void made(struct job *job)
 	    .max_sequence_tokens = (uint32_t)p->config->max_sequence_length,
 	    .nodes = (uint32_t)p->plan.pages + NODES_BESIDE_PAGES,
 	    .prefix_budget = p->plan.effective_prefix_pages,
+	    .order =
+		p->config->retained_order == CONFIG_RETAINED_LEARNED ? RETAIN_LEARNED : RETAIN_LRU,
+	    .shadow_lru = p->config->shadow_lru,
 	};
 	int result = job->result;
 
@@ -189,7 +214,10 @@ static void made(struct job *job)
 		return;
 	}
 	mover_init(&p->mover, &p->pool.pages, p->core->device, &p->memory, pages_cleaned, p);
+	set_quotas(p);
+	core_pool_remember(p);
 	p->state = CORE_POOL_READY;
+	p->idle_since_ns = p->core->now_ns;
 	p->published_change = true;
 	log_write(p->core->log, LOG_LEVEL_NOTICE,
 		  "pool %s: %llu pages of %u tokens, %llu bytes each; %s%s%s", p->config->name,
@@ -338,7 +366,8 @@ static bool send_memory(struct request *r, const struct core_pool *p)
 static enum run_result attach_reply(struct request *r, struct core_pool *p, uint32_t place)
 {
 	const struct payload_pool *in = r->in;
-	bool map = in->want_map && p->config->map && p->memory.segment.fd >= 0;
+	bool map = in->want_map && p->config->map && p->memory.segment.fd >= 0 &&
+		   (rights_of(r->session) & CONFIG_RIGHT_MAP);
 	struct payload_pool_info info = {
 	    .pages = p->plan.pages,
 	    .page_stride = p->geometry.page_stride,
@@ -372,6 +401,8 @@ static enum run_result attach_run(struct request *r, uint32_t *budget)
 	(void)budget;
 	list_remove(&r->in_wait);
 	for (uint32_t i = 0; i < c->n_pools && !p; i++) {
+		if (c->pool[i]->config->hidden_from >> r->session->name_space & 1)
+			continue;
 		if (!strcmp(c->pool[i]->config->name, in->name)) {
 			p = c->pool[i];
 			place = i;
@@ -382,8 +413,14 @@ static enum run_result attach_run(struct request *r, uint32_t *budget)
 	r->pool = p;
 	if (p->state == CORE_POOL_FAILED)
 		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
+	if (c->drained && !r->session->pools[place].generation)
+		return refuse(r, WIRE_ESHUTDOWN, "the daemon drains");
 	if (r->batch && p->state != CORE_POOL_READY)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for the pool's memory");
+	if (p->state == CORE_POOL_DROPPING) {
+		request_wait(r, &p->attaching);
+		return RUN_WAIT;
+	}
 	if (p->state == CORE_POOL_DECLARED) {
 		if (!describe(r, p))
 			return RUN_DONE;

@@ -67,25 +67,21 @@ static bool open_check(struct request *r)
 	const struct payload_open *o = r->in;
 	struct session *s = r->session;
 	uint32_t most = o->max_tokens ? o->max_tokens : o->n_tokens;
-	uint32_t pages;
 
 	if (!prompt_check(r))
 		return false;
 	if (s->core->draining)
 		return refused(r, WIRE_ESHUTDOWN, "the daemon is stopping");
+	if (s->core->drained)
+		return refused(r, WIRE_ESHUTDOWN, "the daemon drains");
 	if (s->n_sequences >= s->core->config->core.sequences_per_session)
 		return refused(r, WIRE_EQUOTA,
 			       "the session has %u sequences open; at most %llu "
 			       "(core.sequences_per_session)",
 			       s->n_sequences,
 			       (unsigned long long)s->core->config->core.sequences_per_session);
-	pages = pool_pages_for(&r->pool->pool, most);
-	if (pages > r->pool->pool.limits.pages)
-		return refused(r, WIRE_ENOSPC,
-			       "max_tokens %u needs %u pages of %u tokens; pool %s has %u "
-			       "(pools.pool_pages, pools.pool_bytes)",
-			       most, pages, r->pool->pool.limits.page_tokens, r->pool->config->name,
-			       r->pool->pool.limits.pages);
+	if (!admission_pages(r, most))
+		return false;
 	r->u.prompt.max_tokens = most;
 	return true;
 }
@@ -108,13 +104,10 @@ static bool prompt_begin(struct request *r)
 	    .off = o->flags & PAYLOAD_OPEN_NO_REUSE,
 	};
 	memcpy(t->wish.variant, o->variant, sizeof(t->wish.variant));
-	if (!charge_take(&s->heap, bytes))
-		return refused(r, WIRE_EQUOTA,
-			       "a prompt of %llu bytes; the session's private memory has %llu of "
-			       "%llu left (core.session_heap_bytes)",
-			       (unsigned long long)bytes,
-			       (unsigned long long)(s->heap.limit - s->heap.used),
-			       (unsigned long long)s->heap.limit);
+	if (!charge_take(&s->heap, bytes)) {
+		refuse_heap(r, "a prompt", bytes);
+		return false;
+	}
 	t->charged = bytes;
 	t->tokens = malloc((uint64_t)o->n_tokens * sizeof(uint32_t));
 	t->images = o->n_spans ? malloc(o->n_spans * sizeof(struct key_image)) : NULL;
@@ -268,6 +261,7 @@ static void close_unborn(struct request *r)
 		return;
 	if (t->match.held != NODE_NONE && t->phase == PROMPT_MATCH) {
 		t->seq->node = t->match.held;
+		t->seq->leaving = t->match.leaving;
 		t->match.held = NODE_NONE;
 		retain_let_go(&r->pool->pool.retain, &t->match.run);
 	}
@@ -302,34 +296,17 @@ static void open_abandon(struct request *r, int status)
 static enum run_result admit(struct request *r, bool *admitted)
 {
 	struct request_prompt *t = &r->u.prompt;
-	struct core_pool *p = r->pool;
-	const struct list *first = list_first(&p->admission);
 
 	*admitted = false;
-	if (!t->seq && seq_new(&p->pool, r->session->name_space, t->max_tokens, &t->seq))
+	if (!t->seq && !admission_sequence(r))
+		return RUN_DONE;
+	if (!t->seq && seq_new(&r->pool->pool, r->session->name_space, t->max_tokens, &t->seq))
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
-	/* Nobody overtakes who ranks above. */
-	if (first) {
-		const struct request *head = list_entry(first, struct request, in_wait);
-
-		if (head != r &&
-		    (head->interactive >= r->interactive || !protection(admission_in_rank_order)))
-			goto wait;
-	}
-	if (seq_admit(t->seq) == 0) {
-		if (!list_is_empty(&r->in_wait)) {
-			list_remove(&r->in_wait);
-			core_pool_settle(p); /* whose turn is it now? */
-		}
-		*admitted = true;
+	*admitted = admission_try(r, t->seq);
+	if (*admitted)
 		return RUN_MORE;
-	}
-wait:
 	if (r->batch)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
-	if (list_is_empty(&r->in_wait))
-		p->pool.stats.admission_waits++;
-	request_wait(r, &p->admission);
 	return RUN_WAIT;
 }
 
@@ -350,13 +327,17 @@ static enum run_result open_finish(struct request *r)
 	charge_give(&r->session->heap, t->charged);
 	t->charged = 0;
 	if (charge_sequence(q)) {
+		refuse_sequence_heap(r, q);
 		sequence_abandon(q);
-		return refuse(r, WIRE_EQUOTA,
-			      "the session's private memory is used up "
-			      "(core.session_heap_bytes)");
+		return RUN_DONE;
 	}
 	r->reply.index = q->handle.index;
 	r->reply.generation = q->handle.generation;
+	q->opened_ns = r->began_ns;
+	q->prompt_tokens = t->wish.n_tokens;
+	q->cached_tokens = match_tokens(&t->match);
+	q->miss = (uint32_t)match_reason(&t->match);
+	sequence_tell(q, "opened");
 	if (reply_match(r, seq->n_pages, seq->table_version) &&
 	    reply_pages(r, sizeof(struct payload_open_result), seq, 0, seq->n_pages))
 		return done(r);

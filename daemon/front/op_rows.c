@@ -126,6 +126,8 @@ static void rows_done(struct job *job)
 	for (uint32_t i = 0; i < j->n; i++)
 		pages_unpin(&j->pool->pool.pages, j->pages[i]);
 	session_memory_give(j->core, j->memory);
+	must(j->pool->transfers > 0);
+	j->pool->transfers--;
 	if (r) {
 		r->u.rows.job = NULL;
 		finish_rows(r, j);
@@ -181,6 +183,7 @@ static enum run_result rows_run(struct request *r, uint32_t *budget)
 		     .n_tokens = in->n_tokens},
 	};
 	r->u.rows.job = j;
+	p->transfers++;
 	request_wait(r, NULL);
 	p->core->device->submit(p->core->device, &j->job);
 	return RUN_WAIT;

@@ -14,6 +14,8 @@ static bool fork_check(struct request *r)
 
 	if (s->core->draining)
 		return refused(r, WIRE_ESHUTDOWN, "the daemon is stopping");
+	if (s->core->drained)
+		return refused(r, WIRE_ESHUTDOWN, "the daemon drains");
 	if (s->n_sequences >= s->core->config->core.sequences_per_session)
 		return refused(r, WIRE_EQUOTA,
 			       "the session has %u sequences open; at most %llu "
@@ -23,11 +25,7 @@ static bool fork_check(struct request *r)
 	if (r->entry.arg0 == 0 || r->entry.arg0 > p->limits.max_sequence_tokens)
 		return refused(r, WIRE_EINVAL, "max_tokens is %llu; 1 to %u are accepted",
 			       (unsigned long long)r->entry.arg0, p->limits.max_sequence_tokens);
-	if (pool_pages_for(p, r->entry.arg0) > p->limits.pages)
-		return refused(r, WIRE_ENOSPC, "max_tokens %llu needs %u pages; pool %s has %u",
-			       (unsigned long long)r->entry.arg0, pool_pages_for(p, r->entry.arg0),
-			       r->pool->config->name, p->limits.pages);
-	return true;
+	return admission_pages(r, r->entry.arg0);
 }
 
 /* The seq of an open and that of a fork wait and die alike. */
@@ -60,10 +58,9 @@ static enum run_result fork_finish(struct request *r)
 	}
 	r->u.prompt.seq = NULL;
 	if (charge_sequence(q)) {
+		refuse_sequence_heap(r, q);
 		sequence_abandon(q);
-		return refuse(r, WIRE_EQUOTA,
-			      "the session's private memory is used up "
-			      "(core.session_heap_bytes)");
+		return RUN_DONE;
 	}
 	r->reply.index = q->handle.index;
 	r->reply.generation = q->handle.generation;
@@ -76,13 +73,13 @@ static enum run_result fork_finish(struct request *r)
 
 static enum run_result fork_run(struct request *r, uint32_t *budget)
 {
-	struct core_pool *p = r->pool;
-	const struct list *first = list_first(&p->admission);
 	struct seq **seq = &r->u.prompt.seq;
 	int result;
 
 	(void)budget;
 	if (!*seq) {
+		if (!admission_sequence(r))
+			return RUN_DONE;
 		result = seq_fork(r->sequence->seq, (uint32_t)r->entry.arg0, seq);
 		if (result == POOL_RANGE)
 			return refuse(r, WIRE_EINVAL, "max_tokens is %llu; %u are committed",
@@ -91,23 +88,12 @@ static enum run_result fork_run(struct request *r, uint32_t *budget)
 		if (result)
 			return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	}
-	if ((!first || list_entry(first, struct request, in_wait) == r ||
-	     list_entry(first, struct request, in_wait)->interactive < r->interactive) &&
-	    seq_admit(*seq) == 0) {
-		if (!list_is_empty(&r->in_wait)) {
-			list_remove(&r->in_wait);
-			core_pool_settle(p); /* whose turn is it now? */
-		}
+	if (admission_try(r, *seq))
 		return fork_finish(r);
-	}
-	if (r->batch) {
-		close_fork(r);
-		return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
-	}
-	if (list_is_empty(&r->in_wait))
-		p->pool.stats.admission_waits++;
-	request_wait(r, &p->admission);
-	return RUN_WAIT;
+	if (!r->batch)
+		return RUN_WAIT;
+	close_fork(r);
+	return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
 }
 
 const struct request_kind kind_fork = {
@@ -165,6 +151,7 @@ static enum run_result close_run(struct request *r, uint32_t *budget)
 	struct sequence *q = r->sequence;
 
 	if (!q->closing) {
+		sequence_tell(q, "closed");
 		q->closing = true;
 		sequence_forget_step(q);
 		if (q->seq) {
@@ -182,10 +169,11 @@ static enum run_result close_run(struct request *r, uint32_t *budget)
 	return done(r);
 }
 
-/* Its session has ended: the walk goes on without it. */
+/* Nobody waits for it any more: the walk goes on without it. */
 static void close_abandon(struct request *r, int status)
 {
 	(void)status;
+	sequence_abandon(r->sequence);
 	r->sequence = NULL;
 }
 

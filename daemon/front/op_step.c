@@ -56,8 +56,14 @@ static void begin_copied(struct mover_copy *copy, int result)
 	if (!r)
 		return; /* abandoned: its step has ended already */
 	r->u.step.copy = NULL;
-	if (result == 0) {
+	if (result == 0 && r->sequence->seq->step.state == STEP_OPEN) {
 		begin_reply(r);
+	} else if (result == 0) {
+		/* Nobody has seen the step: no client writes to its pages or could abort it. */
+		drop_step(r->sequence);
+		refuse(r, WIRE_ETIMEDOUT,
+		       "the copy of the partial page took longer than a step may be open "
+		       "(core.step_ttl_s)");
 	} else {
 		drop_step(r->sequence);
 		refuse(r, result == -ENOMEM ? WIRE_ENOMEM : WIRE_EIO,
@@ -125,7 +131,7 @@ static enum run_result begin_run(struct request *r, uint32_t *budget)
 	if (result)
 		return begin_refuse(r, result);
 	if (n && first && list_entry(first, struct request, in_wait) != r &&
-	    list_entry(first, struct request, in_wait)->interactive >= r->interactive)
+	    request_outranks(list_entry(first, struct request, in_wait), r))
 		result = POOL_WAIT;
 	else
 		result = step_begin(q->seq, target, window, n);
@@ -148,10 +154,9 @@ static enum run_result begin_run(struct request *r, uint32_t *budget)
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a step");
 	}
 	if (charge_sequence(q)) {
+		refuse_sequence_heap(r, q);
 		drop_step(q);
-		return refuse(r, WIRE_EQUOTA,
-			      "the session's private memory is used up "
-			      "(core.session_heap_bytes)");
+		return RUN_DONE;
 	}
 	if (q->seq->step.replaced != PAGE_NONE) {
 		if (!r->batch)
@@ -166,8 +171,10 @@ static void begin_abandon(struct request *r, int status)
 {
 	(void)status;
 	list_remove(&r->in_wait);
-	if (!r->u.step.copy)
+	if (!r->u.step.copy) {
+		core_pool_settle(r->pool); /* whose turn is it now? */
 		return;
+	}
 	/* The copy may still run: its pages are pinned and drain. Nobody has seen the step. */
 	r->u.step.copy->owner = NULL;
 	r->u.step.copy = NULL;

@@ -3,6 +3,7 @@
 #include "daemon/front/peer.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,7 +19,6 @@
 #endif
 
 #define HUGE_WINDOW_BYTES (32u << 20) /* from here on a window is made of huge pages */
-#define UID_NOBODY        65534u
 
 /* A session's memory, and the job that makes it and later unmaps it. */
 struct peer_memory {
@@ -56,8 +56,7 @@ static void unmap(struct session_memory *memory)
 struct peer *peer_new(struct listener *l, int socket)
 {
 	struct peer *p = calloc(1, sizeof(*p));
-	struct ucred who;
-	socklen_t size = sizeof(who);
+	socklen_t size = sizeof(p->pidfd);
 	int on = 1;
 
 	if (!p)
@@ -69,21 +68,19 @@ struct peer *peer_new(struct listener *l, int socket)
 			   .socket = socket,
 			   .pidfd = -1};
 	list_init(&p->in_listener);
-	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size)) {
+	if (identity_of(socket, &p->who)) {
 		free(p);
 		return NULL;
 	}
-	p->pid = (uint32_t)who.pid;
-	p->uid = who.uid;
-	size = sizeof(p->pidfd);
 	if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &p->pidfd, &size) == 0)
 		return p;
 	/* An older kernel: the number may be somebody else's by now; a nonce tells. */
-	p->pidfd = (int)syscall(SYS_pidfd_open, who.pid, 0);
+	p->pidfd = (int)syscall(SYS_pidfd_open, p->who.pid, 0);
 	if (p->pidfd < 0 || random_secret(&p->nonce, sizeof(p->nonce)) ||
 	    setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on))) {
 		if (p->pidfd >= 0)
 			close(p->pidfd);
+		identity_free(&p->who);
 		free(p);
 		return NULL;
 	}
@@ -100,6 +97,7 @@ void peer_free(struct peer *p)
 		close(p->socket);
 	if (p->pidfd >= 0)
 		close(p->pidfd);
+	identity_free(&p->who);
 	free(p);
 }
 
@@ -149,8 +147,8 @@ void peer_refuse(struct peer *p, int status, const char *text)
 	m.u.refuse.min_major = WIRE_MAJOR;
 	m.u.refuse.max_major = WIRE_MAJOR;
 	count_refused(p->listener->core, status);
-	log_write(p->listener->core->log, LOG_LEVEL_INFO, "pid %u (uid %u) refused: %s", p->pid,
-		  p->uid, text);
+	log_write(p->listener->core->log, LOG_LEVEL_INFO, "pid %u (uid %u) refused: %s", p->who.pid,
+		  p->who.uid, text);
 	(void)passfd_send(p->socket, &m, text, NULL, 0);
 	if (p->session)
 		session_end(p->session, WIRE_BYE_VIOLATION, "%s", text);
@@ -209,8 +207,30 @@ static int welcome(struct peer *p, struct peer_memory *m)
 	out.u.welcome.completion_slots = control->head.completion_slots;
 	out.u.welcome.credits = control->head.completion_slots - WIRE_RESERVED_COMPLETIONS;
 	out.u.welcome.spin_us = (uint32_t)k->spin_us;
-	memcpy(out.u.welcome.name_space, c->namespaces[p->name_space].name, WIRE_NAME_MAX);
+	memcpy(out.u.welcome.name_space, c->namespaces[p->card.name_space].name, WIRE_NAME_MAX);
 	return passfd_send(p->socket, &out, "", fds, MESSAGE_WELCOME_FDS);
+}
+
+/* False: as many sessions as there may be are attached, and it is refused. */
+static bool has_place(struct peer *p)
+{
+	const struct core *c = p->listener->core;
+	const struct config_namespace *n = &c->config->namespaces[p->card.name_space];
+	uint64_t attached = c->namespaces[p->card.name_space].sessions;
+	char text[CONTROL_TEXT_BYTES];
+
+	if (c->n_sessions >= c->config->core.session_limit) {
+		peer_refuse(p, WIRE_EQUOTA,
+			    "as many sessions as core.session_limit allows are attached");
+		return false;
+	}
+	if (n->max_sessions == CONFIG_NULL || attached < n->max_sessions)
+		return true;
+	snprintf(text, sizeof(text),
+		 "namespace %s has %llu sessions attached; at most %llu (namespaces.max_sessions)",
+		 n->name, (unsigned long long)attached, (unsigned long long)n->max_sessions);
+	peer_refuse(p, WIRE_EQUOTA, text);
+	return false;
 }
 
 static void made(struct job *job)
@@ -226,17 +246,25 @@ static void made(struct job *job)
 
 	if (p)
 		p->making = NULL;
-	if (!p || p->state != PEER_MAKING || job->result) {
-		if (p && p->state == PEER_MAKING)
+	if (!p || p->state != PEER_MAKING || job->result || c->draining) {
+		if (p && p->state == PEER_MAKING && job->result)
 			peer_refuse(p, WIRE_ENOMEM, "the host has no memory for the session");
+		else if (p && p->state == PEER_MAKING)
+			peer_refuse(p, WIRE_ESHUTDOWN, "the daemon is stopping");
 		unmap(&m->memory);
 		return;
 	}
-	wish.pid = p->pid;
-	wish.uid = p->uid;
-	wish.name_space = p->name_space;
-	wish.admin = true; /* of the namespace of the user who started the daemon, or root */
-	wish.interactive = true;
+	/* Others may have come while its memory was made. */
+	if (!has_place(p)) {
+		unmap(&m->memory);
+		return;
+	}
+	wish.pid = p->who.pid;
+	wish.uid = p->who.uid;
+	wish.name_space = p->card.name_space;
+	wish.admin = p->card.rights & CONFIG_RIGHT_ADMIN;
+	wish.interactive = p->card.rights & CONFIG_RIGHT_INTERACTIVE;
+	wish.observer = (p->card.rights & ~(uint32_t)CONFIG_RIGHT_ADMIN) == 0;
 	memcpy(wish.client, p->hello.u.hello.client, sizeof(wish.client));
 	if (session_new(c, &wish, &p->session)) {
 		peer_refuse(p, WIRE_ENOMEM, "the daemon has no memory for the session");
@@ -248,30 +276,14 @@ static void made(struct job *job)
 		/* Its ring is looked at once it has shown who it is. */
 		list_remove(&p->session->in_awake);
 		p->session->is_awake = false;
+		p->session->held = true;
 	}
 	if (welcome(p, m))
 		session_end(p->session, WIRE_BYE_DEATH, "the client has gone before its welcome");
 	else
-		log_write(c->log, LOG_LEVEL_INFO, "session %u: %s, pid %u, uid %u", p->session->id,
-			  p->session->client, p->pid, p->uid);
-}
-
-/* The kernel's word decides; the refusal is the same whether the name is wrong or the user. */
-static bool may_use(const struct core *c, const struct peer *p, uint16_t *name_space)
-{
-	const char *wanted = p->hello.u.hello.name_space;
-
-	for (uint32_t i = 0; i < c->config->n_namespaces; i++) {
-		const struct core_namespace *n = &c->namespaces[i];
-
-		if (p->uid == UID_NOBODY || (p->uid != n->uid && p->uid != 0))
-			continue;
-		if (wanted[0] && strcmp(wanted, n->name) != 0)
-			continue;
-		*name_space = (uint16_t)i;
-		return true;
-	}
-	return false;
+		log_write(c->log, LOG_LEVEL_INFO, "session %u: %s, pid %u, uid %u, namespace %s",
+			  p->session->id, p->session->client, p->who.pid, p->who.uid,
+			  c->namespaces[p->card.name_space].name);
 }
 
 static void hello(struct peer *p)
@@ -290,15 +302,13 @@ static void hello(struct peer *p)
 		peer_refuse(p, WIRE_ESHUTDOWN, "the daemon is stopping");
 		return;
 	}
-	if (!may_use(c, p, &p->name_space)) {
+	/* The refusal is the same whether the name is wrong or the user. */
+	if (!identity_admit(c->config, &p->who, h->name_space, p->listener->admin_gid, &p->card)) {
 		peer_refuse(p, WIRE_EPERM, "no namespace of this name for this user");
 		return;
 	}
-	if (c->n_sessions >= k->session_limit) {
-		peer_refuse(p, WIRE_EQUOTA,
-			    "as many sessions as core.session_limit allows are attached");
+	if (!has_place(p))
 		return;
-	}
 	if (bytes > k->window_bytes_max)
 		bytes = k->window_bytes_max;
 	m = calloc(1, sizeof(*m));
@@ -329,9 +339,10 @@ static int violation(struct peer *p, const char *why)
 static int confirm(struct peer *p, const struct message *m, const struct passfd_sender *sender)
 {
 	if (p->state != PEER_CONFIRM || m->u.confirm.nonce != p->nonce ||
-	    (uint32_t)sender->pid != p->pid)
+	    (uint32_t)sender->pid != p->who.pid)
 		return violation(p, "the nonce does not come from the process that connected");
 	p->state = PEER_LIVE;
+	p->session->held = false;
 	session_wake(p->session);
 	return 0;
 }

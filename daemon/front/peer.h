@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "daemon/front/identity.h"
 #include "daemon/front/session.h"
 #include "shm/passfd.h"
 
@@ -26,6 +27,7 @@ struct watched {
 
 struct listener {
 	struct core *core;
+	uint32_t admin_gid; /* the operators' group */
 	int epoll;
 	int socket;
 	char *path;
@@ -55,11 +57,11 @@ struct peer {
 	int socket; /* -1: closed */
 	int pidfd;  /* -1: none */
 	bool exited;
-	uint32_t pid, uid;
+	struct identity who;
 	uint64_t nonce; /* 0: its process is known by descriptor */
 	uint64_t deadline_ns;
 	struct message hello;
-	uint16_t name_space;
+	struct identity_card card;
 	struct peer_memory *making;
 	struct session *session;
 };

@@ -19,7 +19,10 @@ int core_pools_init(struct core *c)
 		p->state = CORE_POOL_DECLARED;
 		p->memory.segment = SEGMENT_NONE;
 		list_init(&p->attaching);
+		list_init(&p->dropping);
 		list_init(&p->admission);
+		for (uint32_t ns = 0; ns < CONFIG_NAMESPACES_MAX; ns++)
+			list_init(&p->over_quota[ns]);
 		list_init(&p->starving);
 		list_init(&p->idle_order);
 		list_init(&p->step_order);
@@ -63,23 +66,32 @@ void core_pool_settle(struct core_pool *p)
 	first = list_first(&p->admission);
 	if (first)
 		request_ready(list_entry(first, struct request, in_wait));
+	for (uint32_t ns = 0; ns < p->core->config->n_namespaces; ns++) {
+		first = list_first(&p->over_quota[ns]);
+		if (first)
+			request_ready(list_entry(first, struct request, in_wait));
+	}
+}
+
+static void end_all(struct list *waiting)
+{
+	while (!list_is_empty(waiting))
+		request_end(list_entry(list_first(waiting), struct request, in_wait), WIRE_EIO);
 }
 
 void core_pool_fail(struct core_pool *p)
 {
-	if (p->state == CORE_POOL_FAILED)
+	if (p->state == CORE_POOL_FAILED || p->state == CORE_POOL_DROPPING)
 		return;
 	p->state = CORE_POOL_FAILED;
 	log_write(p->core->log, LOG_LEVEL_ERROR,
 		  "pool %s: its memory has failed; what is open ends with an error, nothing is "
 		  "served from it",
 		  p->config->name);
-	while (!list_is_empty(&p->starving))
-		request_end(list_entry(list_first(&p->starving), struct request, in_wait),
-			    WIRE_EIO);
-	while (!list_is_empty(&p->admission))
-		request_end(list_entry(list_first(&p->admission), struct request, in_wait),
-			    WIRE_EIO);
+	end_all(&p->starving);
+	end_all(&p->admission);
+	for (uint32_t ns = 0; ns < CONFIG_NAMESPACES_MAX; ns++)
+		end_all(&p->over_quota[ns]);
 }
 
 static uint64_t count_pins(const struct core_pool *p)
@@ -146,10 +158,11 @@ static void publish_sums(struct core_pool *p)
 
 void core_pool_publish(struct core_pool *p)
 {
-	if (p->pool.limits.pages == 0)
-		return;
 	pool_counters_begin(p->counters);
 	publish_gauges(p);
-	publish_sums(p);
+	/* Without pages there is nothing that counts; the sums stay as they were. */
+	if (p->pool.limits.pages)
+		publish_sums(p);
+	order_publish(p);
 	pool_counters_end(p->counters);
 }

@@ -101,6 +101,31 @@ enum run_result done(struct request *r)
 	return RUN_DONE;
 }
 
+enum run_result refuse_heap(struct request *r, const char *what, uint64_t bytes)
+{
+	const struct charge *own = &r->session->heap, *all = own->parent;
+	const char *name = r->session->core->namespaces[r->session->name_space].name;
+
+	if (bytes > own->limit - own->used)
+		return refuse(r, WIRE_EQUOTA,
+			      "%s of %llu bytes; the session's private memory has %llu of %llu "
+			      "left (core.session_heap_bytes)",
+			      what, (unsigned long long)bytes,
+			      (unsigned long long)(own->limit - own->used),
+			      (unsigned long long)own->limit);
+	return refuse(r, WIRE_EQUOTA,
+		      "%s of %llu bytes; the private memory of namespace %s has %llu of %llu left "
+		      "(namespaces.max_bytes)",
+		      what, (unsigned long long)bytes, name,
+		      (unsigned long long)(all->limit - all->used), (unsigned long long)all->limit);
+}
+
+void refuse_sequence_heap(struct request *r, const struct sequence *q)
+{
+	refuse_heap(r, "what is kept of the sequence, with more",
+		    sizeof(*q) + seq_heap_bytes(q->seq) - q->charged);
+}
+
 bool reply_array(struct request *r, uint32_t skip_bytes, const void *from, uint32_t n,
 		 uint32_t element_bytes)
 {
@@ -198,7 +223,8 @@ void request_finish(struct request *r)
 		batch->u.batch_of.next++;
 		request_ready(batch);
 	}
-	if (q && !list_is_empty(&q->queue))
+	/* What is queued behind it in a sequence or session that is over is ended, never run. */
+	if (q && !q->closing && s->state == SESSION_LIVE && !list_is_empty(&q->queue))
 		request_start(list_entry(list_first(&q->queue), struct request, in_queue));
 }
 
@@ -291,7 +317,12 @@ static uint64_t deadline_ns(const struct request *r)
 	return r->began_ns + us * NS_PER_US;
 }
 
-/* Interactive before agent, then in the order submitted. */
+bool request_outranks(const struct request *a, const struct request *b)
+{
+	return a->interactive > b->interactive ||
+	       (a->interactive == b->interactive && a->serial < b->serial);
+}
+
 static void insert_ranked(struct list *where, struct request *r)
 {
 	struct list *at = where;
@@ -299,8 +330,7 @@ static void insert_ranked(struct list *where, struct request *r)
 	while (at->previous != where) {
 		const struct request *before = list_entry(at->previous, struct request, in_wait);
 
-		if (before->interactive > r->interactive ||
-		    (before->interactive == r->interactive && before->serial < r->serial))
+		if (request_outranks(before, r))
 			break;
 		at = at->previous;
 	}

@@ -58,7 +58,8 @@ struct request_prompt {
 	uint32_t *tokens; /* the whole prompt; becomes the sequence's */
 	struct key_image *images;
 	uint32_t *path;
-	struct seq *seq; /* of an open */
+	struct seq *seq; /* of an open, or of a fork */
+	struct list *waits_in;
 	uint64_t charged;
 	uint32_t copied_tokens;
 	uint32_t max_tokens;
@@ -81,6 +82,7 @@ struct request_rows {
 struct request_batch {
 	struct request *item; /* the one that runs */
 	uint32_t next, n;
+	bool cancelled; /* what comes after that one is not begun */
 };
 
 struct request_walk { /* of a core: check, drop */
@@ -88,6 +90,7 @@ struct request_walk { /* of a core: check, drop */
 	char *text;
 	size_t bytes;
 	uint64_t objects;
+	uint64_t left;
 };
 
 struct request {
@@ -134,6 +137,8 @@ bool range_is_zero(const void *bytes, size_t n);
 void request_start(struct request *r); /* as soon as its turn has come */
 void request_go(struct request *r);    /* run it for one budget, and what follows */
 void request_ready(struct request *r); /* run it in the next turn; keeps its place where it waits */
+/* Interactive before agent, then in the order submitted. */
+bool request_outranks(const struct request *a, const struct request *b);
 void request_wait(struct request *r, struct list *where); /* in rank order; arms the deadline */
 void request_end(struct request *r, int status);          /* abandon it */
 void request_finish(struct request *r);                   /* reply and forget */
@@ -147,6 +152,20 @@ enum run_result refuse(struct request *r, int status, const char *format, ...)
 bool refused(struct request *r, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4))); /* the same; returns false for check functions */
 enum run_result done(struct request *r);
+
+/* Its input or what it keeps does not fit: which private memory is used up, and what has the key
+ * that would change it. As refuse. */
+enum run_result refuse_heap(struct request *r, const char *what, uint64_t bytes);
+void refuse_sequence_heap(struct request *r, const struct sequence *q); /* charge_sequence failed */
+
+/* ---- admission.c ---- */
+
+/* Have the pages of a sequence promised. True: they are. Else it waits, or it is an item of a
+ * batch and must not. */
+bool admission_try(struct request *r, struct seq *seq);
+bool admission_sequence(struct request *r); /* may its namespace open one more? Or refused */
+/* Could a sequence of so many tokens ever be admitted? Or refused. */
+bool admission_pages(struct request *r, uint64_t most_tokens);
 
 /* Write a reply's elements to the range that the client named: as many as fit; count = n. */
 bool reply_array(struct request *r, uint32_t skip_bytes, const void *from, uint32_t n,

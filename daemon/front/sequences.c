@@ -35,6 +35,7 @@ int sequence_new(struct session *s, struct core_pool *p, struct seq *seq, bool i
 	q->seq = seq;
 	q->interactive = interactive;
 	q->used_ns = c->now_ns;
+	q->opened_ns = c->now_ns;
 	list_init(&q->in_steps);
 	list_init(&q->queue);
 	list_append(&s->sequences, &q->in_session);
@@ -126,6 +127,7 @@ static void keep_quarantine(struct sequence *q, struct session *s)
 		log_write(s->core->log, LOG_LEVEL_ERROR,
 			  "no memory: %u pages of pool %s stay in quarantine for good", n,
 			  q->pool->config->name);
+		seq_lose_quarantine(q->seq);
 		return;
 	}
 	k->session = s;
@@ -145,7 +147,7 @@ void quarantine_end(struct core *c, struct session *s)
 		if (k->session != s)
 			continue;
 		for (uint32_t i = 0; i < k->n; i++)
-			pages_acquit(&k->pool->pool.pages, k->pages[i]);
+			seq_end_quarantine(&k->pool->pool, k->pages[i]);
 		k->pool->quarantined_of_dead -= k->n;
 		core_pool_settle(k->pool);
 		list_remove(&k->in_core);
@@ -154,12 +156,61 @@ void quarantine_end(struct core *c, struct session *s)
 	}
 }
 
+void quarantine_forget(struct core_pool *p)
+{
+	list_for_each(link, following, &p->core->quarantines)
+	{
+		struct quarantine *k = list_entry(link, struct quarantine, in_core);
+
+		if (k->pool != p)
+			continue;
+		p->quarantined_of_dead -= k->n;
+		list_remove(&k->in_core);
+		must(k->session->quarantines > 0);
+		k->session->quarantines--;
+		session_settle(k->session);
+		free(k);
+	}
+}
+
+static const char *const misses[] = {
+    [PAYLOAD_MISS_NONE] = "all that could be reused was",
+    [PAYLOAD_MISS_NO_MATCH] = "no match",
+    [PAYLOAD_MISS_DIVERGED] = "diverged",
+    [PAYLOAD_MISS_OFF] = "reuse is off",
+    [PAYLOAD_MISS_IMAGE] = "inside an image",
+    [PAYLOAD_MISS_LIMIT] = "the client wanted no more",
+    [PAYLOAD_MISS_GONE] = "state given up",
+    [PAYLOAD_MISS_FLOOR] = "below the floor",
+    [PAYLOAD_MISS_RESTORE] = "fetching failed",
+};
+
+void sequence_tell(const struct sequence *q, const char *how)
+{
+	struct core *c = q->pool->core;
+
+	/* Of one that has expired it was told then. */
+	if (!log_has_level(c->log, LOG_LEVEL_DEBUG) || !q->seq)
+		return;
+	must(q->miss < PAYLOAD_MISS_COUNT);
+	log_write(c->log, LOG_LEVEL_DEBUG,
+		  "session %u: sequence %u.%u of pool %s %s: prompt %u tokens, cached %u, tier %s, "
+		  "%s; committed %u, %llu us",
+		  q->session ? q->session->id : 0, q->handle.index, q->handle.generation,
+		  q->pool->config->name, how, q->prompt_tokens, q->cached_tokens,
+		  q->cached_tokens ? "device" : "none",
+		  q->prompt_tokens ? misses[q->miss] : "a fork", q->seq->committed,
+		  (unsigned long long)((clock_now(&c->clock) - q->opened_ns) / NS_PER_US));
+}
+
 void sequence_abandon(struct sequence *q)
 {
 	struct session *s = q->session;
 	struct core *c = q->pool->core;
 
 	must(list_is_empty(&q->queue));
+	if (!q->closing)
+		sequence_tell(q, "abandoned");
 	sequence_forget_step(q);
 	if (q->seq)
 		step_end(q->seq, q->pool->config->map && s && !s->exited);
@@ -207,6 +258,7 @@ static void expire(struct sequence *q)
 	if (!rest)
 		return; /* another time */
 	core_count(c, COUNTER_sequences_expired);
+	sequence_tell(q, "expired");
 	sequence_forget_step(q);
 	step_end(q->seq, q->pool->config->map);
 	keep_quarantine(q, q->session);

@@ -53,6 +53,7 @@ int session_new(struct core *c, const struct session_wish *wish, struct session 
 	s->name_space = wish->name_space;
 	s->admin = wish->admin;
 	s->interactive = wish->interactive;
+	s->observer = wish->observer;
 	memcpy(s->client, wish->client, sizeof(s->client));
 	s->owner = wish->owner;
 	s->memory = wish->memory;
@@ -61,6 +62,7 @@ int session_new(struct core *c, const struct session_wish *wish, struct session 
 	s->heap = (struct charge){.parent = &c->namespaces[s->name_space].charge,
 				  .limit = c->config->core.session_heap_bytes};
 	s->active_ns = c->now_ns;
+	s->stalled_since_ns = c->now_ns;
 	list_init(&s->in_ready);
 	list_init(&s->in_answered);
 	list_init(&s->requests);
@@ -320,17 +322,21 @@ int session_write(struct session *s, uint64_t offset, const void *from, size_t b
 	return r;
 }
 
-void session_wake(struct session *s)
+static void rouse(struct session *s)
 {
-	core_count(s->core, COUNTER_wakes_received);
-	if (s->state != SESSION_LIVE)
-		return;
 	s->active_ns = s->core->now_ns;
 	if (s->is_awake)
 		return;
 	ring_end_sleep(&s->submissions);
 	list_append(&s->core->awake, &s->in_awake);
 	s->is_awake = true;
+}
+
+void session_wake(struct session *s)
+{
+	core_count(s->core, COUNTER_wakes_received);
+	if (s->state == SESSION_LIVE)
+		rouse(s);
 }
 
 void session_sleep(struct session *s)
@@ -357,6 +363,9 @@ void session_look(struct session *s)
 		atomic_store_explicit(&s->slot->submissions, s->taken, memory_order_relaxed);
 		atomic_store_explicit(&s->slot->completions, s->given, memory_order_relaxed);
 	}
+	/* What came while a wake message was lost waits no longer than until here. */
+	if (!s->is_awake && !s->held && !ring_is_empty(&s->submissions))
+		rouse(s);
 	if (ring_in_flight(&s->completions, &unconsumed)) {
 		session_end(s, WIRE_BYE_VIOLATION,
 			    "the position of the completion ring went back or passed its end");

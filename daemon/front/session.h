@@ -20,14 +20,35 @@ enum session_state {
 	SESSION_ENDED, /* no entry is taken, no completion given */
 };
 
+struct session_memory { /* shared with a client; unmapped once nobody uses it */
+	struct segment control;
+	struct segment window;
+	uint32_t users; /* the session and jobs in flight */
+	struct job release;
+	/* Give it back; may be another one than the default for memory that is no segment. */
+	void (*free)(struct session_memory *m);
+};
+
+struct session_wish {
+	uint32_t pid, uid;
+	uint16_t name_space;
+	bool admin, interactive;
+	bool observer; /* an operator who is not of the namespace: attaches no pool */
+	char client[WIRE_NAME_MAX];
+	uint32_t submission_slots, completion_slots;
+	struct session_memory *memory; /* taken on success */
+	void *owner;                   /* for the hooks */
+};
+
 struct session {
 	struct core *core;
 	enum session_state state;
 	uint32_t id;
 	uint32_t pid, uid;
 	uint16_t name_space;
-	bool admin, interactive;
+	bool admin, interactive, observer;
 	bool is_awake; /* its ring is polled */
+	bool held;     /* its ring is not looked at: its process is not known yet */
 	bool exited;   /* the process has */
 	char client[WIRE_NAME_MAX];
 	void *owner; /* for the hooks */

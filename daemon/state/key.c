@@ -18,17 +18,29 @@ static struct key cut(const struct key_maker *m, XXH128_hash_t h)
 	return k;
 }
 
+struct key key_salt(const struct key_maker *m, const char *salt, size_t bytes)
+{
+	XXH128_hash_t h = XXH3_128bits_withSecret(salt, bytes, m->secret, KEY_SECRET_BYTES);
+
+	return (struct key){.low = h.low64, .high = h.high64};
+}
+
 struct key key_root(const struct key_maker *m, uint32_t name_space, const uint8_t stamp[16],
 		    uint64_t epoch, const uint8_t variant[KEY_VARIANT_BYTES])
 {
 	struct {
 		uint64_t kind, name_space, epoch;
 		uint8_t stamp[16], variant[KEY_VARIANT_BYTES];
+		struct key salt; /* last: without salts it is left out */
 	} in = {.kind = 1, .name_space = name_space, .epoch = epoch};
+
+	if (m->salts)
+		in.salt = m->salts[name_space];
 
 	memcpy(in.stamp, stamp, sizeof(in.stamp));
 	memcpy(in.variant, variant, sizeof(in.variant));
-	return cut(m, XXH3_128bits_withSecret(&in, sizeof(in), m->secret, KEY_SECRET_BYTES));
+	return cut(m, XXH3_128bits_withSecret(&in, sizeof(in) - (m->salts ? 0 : sizeof(in.salt)),
+					      m->secret, KEY_SECRET_BYTES));
 }
 
 struct key key_page(const struct key_maker *m, struct key parent, uint32_t start,

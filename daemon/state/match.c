@@ -60,6 +60,7 @@ int match_begin(struct match *m, struct pool *p, const struct match_wish *wish, 
 			    .tick = tick,
 			    .run = RUN_NONE,
 			    .held = NODE_NONE,
+			    .leaving = NODE_NONE,
 			    .walk.node = NODE_NONE};
 	m->end = find_end(p, wish, &m->end_reason);
 	if (wish->off || p->limits.prefix_budget == 0) {
@@ -69,7 +70,7 @@ int match_begin(struct match *m, struct pool *p, const struct match_wish *wish, 
 	if (prefix_root(&p->prefix, wish->name_space, wish->variant, tick != 0, &root))
 		m->end_reason = MATCH_NONE;
 	if (root == NODE_NONE) {
-		m->walk.missed = true;
+		m->walk.missed = m->end > 0;
 		m->done = true;
 		return tick ? POOL_NEVER : 0;
 	}
@@ -84,6 +85,21 @@ int match_begin(struct match *m, struct pool *p, const struct match_wish *wish, 
 	return 0;
 }
 
+/* Matched pages are young in the shadow too, and its hits as long as they were there. */
+static void cast_shadow(struct match *m, uint32_t from)
+{
+	struct pool *p = m->pool;
+
+	for (uint32_t i = from; i < m->walk.position; i++) {
+		const struct node *n = &p->prefix.nodes[m->path[i]];
+		struct key above = p->prefix.nodes[n->parent].key;
+
+		m->shadow_misses = m->shadow_misses || !shadow_meet(&p->shadow, n->key, above);
+		if (m->shadow_misses)
+			shadow_put(&p->shadow, n->key, above);
+	}
+}
+
 /* An open keeps what it found and makes it young. */
 static void keep(struct match *m, uint32_t n)
 {
@@ -95,11 +111,133 @@ static void keep(struct match *m, uint32_t n)
 	pool_hold(p, m->walk.node);
 	pool_release(p, &m->held, &budget); /* an ancestor: one step */
 	m->held = m->walk.node;
+	if (p->shadow.pages)
+		cast_shadow(m, m->walk.position - n);
+	if (p->retain.learned)
+		return; /* touched once it is known what the open goes on with */
 	for (uint32_t i = m->walk.position - n; i < m->walk.position; i++) {
 		/* Out of memory leaves a page where it was: older than it should be, no more. */
 		if (retain_touch(&p->retain, m->path[i], m->tick, RETAIN_REUSED, &m->run) < 0)
 			break;
 	}
+}
+
+/* A walk that ended between two pages of an image goes back to where that image begins. */
+static void leave_image(struct match *m)
+{
+	struct pool *p = m->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+	uint32_t out = leave_images(m->wish, match_tokens(m), page_tokens) / page_tokens;
+
+	if (out == m->walk.position || !protection(images_are_whole))
+		return;
+	m->walk.missed = false;
+	m->end_reason = MATCH_IMAGE;
+	m->walk.position = out;
+	if (!m->tick)
+		return;
+	m->leaving = m->held;
+	m->held = out ? m->path[out - 1] : p->prefix.nodes[m->path[0]].parent;
+	m->walk.node = m->held;
+	pool_hold(p, m->held);
+}
+
+/* The images that begin in page `index`; pages come in order. */
+static uint32_t images_of(struct match *m, uint32_t index, const struct key_image **first)
+{
+	const struct match_wish *w = m->wish;
+	uint32_t page_tokens = m->pool->limits.page_tokens;
+	uint32_t n = 0;
+
+	while (m->images_passed < w->n_images &&
+	       w->images[m->images_passed].start < index * page_tokens)
+		m->images_passed++;
+	*first = w->n_images ? w->images + m->images_passed : NULL;
+	while (m->images_passed + n < w->n_images && (*first)[n].start < (index + 1) * page_tokens)
+		n++;
+	return n;
+}
+
+/* Pages behind the miss, as long as their keys are known. False: the budget ended first. */
+static bool look_further(struct match *m, uint32_t *budget)
+{
+	struct pool *p = m->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+	uint32_t end = m->wish->n_tokens / page_tokens;
+
+	while (m->walk.missed && m->looked < end && !(m->ghosts_end && m->shadow_misses)) {
+		const uint32_t *tokens = m->wish->tokens + (uint64_t)m->looked * page_tokens;
+		const struct key_image *images;
+		uint32_t n_images = images_of(m, m->looked, &images);
+		struct key above = m->key;
+		uint64_t tick;
+
+		if (*budget == 0)
+			return false;
+		--*budget;
+		m->key = key_page(p->prefix.maker, above, m->looked * page_tokens, tokens,
+				  page_tokens, images, n_images);
+		m->looked++;
+		tick = m->ghosts_end ? 0 : retain_ghost(&p->retain, m->key);
+		m->ghosts_end = tick == 0;
+		if (tick) {
+			m->known = m->looked;
+			m->deepest = tick;
+		}
+		m->shadow_misses = m->shadow_misses || !shadow_meet(&p->shadow, m->key, above);
+	}
+	return true;
+}
+
+static void begin_further(struct match *m)
+{
+	const struct pool *p = m->pool;
+
+	m->further = true;
+	m->key = m->walk.key;
+	m->looked = m->walk.position;
+	m->known = m->walk.position;
+	if (m->known)
+		m->deepest = retain_tick_of(&p->retain, m->path[m->known - 1]);
+	m->ghosts_end = !p->retain.learned;
+	m->shadow_misses = m->shadow_misses || !p->shadow.pages;
+}
+
+/* The learned order touches what an open matched once it knows what that goes on with. */
+static bool touch_matched(struct match *m, uint32_t *budget)
+{
+	struct retain *retain = &m->pool->retain;
+
+	if (!m->told)
+		retain_know(retain, m->tick, m->known, m->deepest);
+	m->told = true;
+	for (; m->touched < m->walk.position; m->touched++) {
+		if (*budget == 0)
+			return false;
+		--*budget;
+		/* Out of memory leaves a page where it was: older than it should be, no more. */
+		if (retain_touch(retain, m->path[m->touched], m->tick, RETAIN_REUSED, &m->run) < 0)
+			break;
+	}
+	return true;
+}
+
+/* What an open held before it went back is released in turns, too. */
+static int finish(struct match *m, uint32_t *budget)
+{
+	const struct pool *p = m->pool;
+
+	if (m->tick && (p->retain.learned || p->shadow.pages)) {
+		if (!m->further)
+			begin_further(m);
+		if (!look_further(m, budget))
+			return POOL_MORE;
+		if (p->retain.learned && !touch_matched(m, budget))
+			return POOL_MORE;
+	}
+	pool_release(m->pool, &m->leaving, budget);
+	m->done = m->leaving == NODE_NONE;
+	return m->done ? 0 : POOL_MORE;
 }
 
 int match_turn(struct match *m, uint32_t *budget)
@@ -113,8 +251,11 @@ int match_turn(struct match *m, uint32_t *budget)
 
 	if (m->done)
 		return 0;
+	if (m->further || m->leaving != NODE_NONE)
+		return finish(m, budget);
 	if (!m->tick && p->prefix.nodes[m->walk.node].id != m->node_id) {
 		m->walk.missed = true;
+		leave_image(m);
 		m->done = true;
 		return 0;
 	}
@@ -122,14 +263,16 @@ int match_turn(struct match *m, uint32_t *budget)
 	       w->images[m->images_passed].start < first * page_tokens)
 		m->images_passed++;
 	n = prefix_match(&p->prefix, &m->walk, w->tokens + (uint64_t)first * page_tokens, n,
-			 w->images + m->images_passed, w->n_images - m->images_passed,
-			 m->path + first);
+			 w->n_images ? w->images + m->images_passed : NULL,
+			 w->n_images - m->images_passed, m->path + first);
 	*budget -= n < *budget ? n : *budget;
 	m->node_id = p->prefix.nodes[m->walk.node].id;
 	if (m->tick)
 		keep(m, n);
-	m->done = m->walk.missed || m->walk.position == m->end;
-	return m->done ? 0 : POOL_MORE;
+	if (!m->walk.missed && m->walk.position < m->end)
+		return POOL_MORE;
+	leave_image(m);
+	return finish(m, budget);
 }
 
 enum match_miss match_reason(const struct match *m)

@@ -7,6 +7,8 @@
  *
  * An open holds its deepest match between turns and touches what it matches; a lookup pins and
  * touches nothing: it notices when its place was given up between two turns and ends there.
+ * For the learned order an open looks further: how much of the rest of the prompt is known without
+ * its bytes. What it matched it touches after that.
  * Where reuse may end: at a page boundary, with at least the last token left to compute, within
  * the client's limit, never inside an image.
  *
@@ -47,6 +49,17 @@ struct match {
 	uint64_t node_id;           /* a lookup's: of walk.node */
 	uint32_t run;               /* an open's: pages that it reuses */
 	uint32_t held;              /* an open's: the node it is a user of; NODE_NONE before */
+	uint32_t leaving;           /* an open's: held before it went back; NODE_NONE: none */
+	/* an open's, beyond the match, of the learned order or with a shadow */
+	bool further;       /* it has got there */
+	bool told;          /* the order knows what was known */
+	bool ghosts_end;    /* the next page is not known */
+	bool shadow_misses; /* the next page is no hit of the shadow */
+	struct key key;     /* of the last page looked at */
+	uint32_t looked;    /* pages, from the start of the prompt */
+	uint32_t known;     /* pages, matched or ghosts */
+	uint32_t touched;   /* pages */
+	uint64_t deepest;   /* tick of the last known page */
 	bool done;
 };
 

@@ -8,6 +8,8 @@
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
 
+#define PINS_MAX ((1u << 22) - 1)
+
 int pages_init(struct pages *p, uint32_t capacity)
 {
 	must(capacity > 0 && capacity < PAGE_NONE);
@@ -27,12 +29,25 @@ void pages_deinit(struct pages *p)
 	*p = (struct pages){0};
 }
 
+static void count_share(struct pages *p, uint32_t page, enum page_state state, bool more)
+{
+	struct pages_share *share = &p->shares[p->page[page].name_space];
+	uint32_t *count = state == PAGE_PRIVATE ? &share->private : &share->quarantined;
+
+	if (state != PAGE_PRIVATE && state != PAGE_QUARANTINED)
+		return;
+	must(more || *count > 0);
+	*count += more ? 1 : UINT32_MAX;
+}
+
 static void move(struct pages *p, uint32_t page, enum page_state from, enum page_state to)
 {
 	must(page < p->capacity);
 	must(p->page[page].state == from);
 	must(p->count[from] > 0);
 
+	count_share(p, page, from, false);
+	count_share(p, page, to, true);
 	p->page[page].state = (uint8_t)to;
 	p->count[from]--;
 	p->count[to]++;
@@ -72,11 +87,22 @@ int pages_take(struct pages *p, uint32_t *page)
 		at = p->fresh++;
 	}
 	must(p->page[at].generation % 2 == 0);
+	p->page[at].name_space = 0;
 	move(p, at, PAGE_CLEAN, PAGE_PRIVATE);
 	p->page[at].generation++;
 	p->page[at].references = 1;
 	*page = at;
 	return 0;
+}
+
+void pages_assign(struct pages *p, uint32_t page, uint16_t name_space)
+{
+	struct page *it = &p->page[page];
+
+	must(it->state == PAGE_PRIVATE && it->name_space == 0 && name_space < PAGE_NAMESPACES);
+	count_share(p, page, PAGE_PRIVATE, false);
+	it->name_space = name_space & (PAGE_NAMESPACES - 1);
+	count_share(p, page, PAGE_PRIVATE, true);
 }
 
 void pages_hold(struct pages *p, uint32_t page)
@@ -126,7 +152,7 @@ void pages_acquit(struct pages *p, uint32_t page)
 void pages_pin(struct pages *p, uint32_t page)
 {
 	must(page < p->capacity);
-	must(p->page[page].pins < UINT16_MAX);
+	must(p->page[page].pins < PINS_MAX);
 	p->page[page].pins++;
 }
 
@@ -186,6 +212,7 @@ static uint32_t length(const struct pages *p, uint32_t first, enum page_state st
 const char *pages_check(const struct pages *p)
 {
 	uint32_t count[PAGE_STATES] = {0};
+	struct pages_share all = {0};
 
 	for (uint32_t i = 0; i < p->capacity; i++) {
 		const struct page *it = &p->page[i];
@@ -210,6 +237,12 @@ const char *pages_check(const struct pages *p)
 		if (count[s] != p->count[s])
 			return "a count of pages by state is wrong";
 	}
+	for (uint32_t i = 0; i < PAGE_NAMESPACES; i++) {
+		all.private += p->shares[i].private;
+		all.quarantined += p->shares[i].quarantined;
+	}
+	if (all.private != count[PAGE_PRIVATE] || all.quarantined != count[PAGE_QUARANTINED])
+		return "the pages of all namespaces are not those of the pool";
 	if (length(p, p->first_clean, PAGE_CLEAN) !=
 	    p->count[PAGE_CLEAN] - (p->capacity - p->fresh))
 		return "the list of clean pages is wrong";

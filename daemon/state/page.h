@@ -18,7 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PAGE_NONE UINT32_MAX
+#define PAGE_NONE       UINT32_MAX
+#define PAGE_NAMESPACES 64
 
 enum page_state {
 	PAGE_CLEAN = 0,
@@ -35,9 +36,14 @@ struct page {
 	uint32_t generation;
 	uint32_t next;       /* free lists; of an indexed page: its node */
 	uint32_t references; /* tables that hold a private page */
-	uint16_t pins;
-	uint8_t state;
-	uint8_t reserved;
+	uint32_t pins : 22;
+	uint32_t state : 4;
+	uint32_t name_space : 6; /* that a private or quarantined page is counted for */
+};
+
+struct pages_share { /* what one namespace has */
+	uint32_t private;
+	uint32_t quarantined;
 };
 
 struct pages {
@@ -48,6 +54,7 @@ struct pages {
 	uint32_t first_dirty;
 	uint32_t count[PAGE_STATES];
 	uint64_t refused_references; /* references taken back at 0 */
+	struct pages_share shares[PAGE_NAMESPACES];
 };
 
 enum page_outcome {
@@ -58,6 +65,8 @@ int pages_init(struct pages *p, uint32_t capacity); /* 0 or -ENOMEM; capacity > 
 void pages_deinit(struct pages *p);
 
 int pages_take(struct pages *p, uint32_t *page); /* clean -> private, 1 reference; or EMPTY */
+/* Count a private page for this namespace; it was counted for namespace 0. */
+void pages_assign(struct pages *p, uint32_t page, uint16_t name_space);
 /* One more or one less table holds a private page; the last one gives it back. */
 void pages_hold(struct pages *p, uint32_t page);
 void pages_drop(struct pages *p, uint32_t page);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/state/shadow.h"
 
 /* Sums of a wish saturate: a need that does not fit in 64 bits is refused like any too large. */
 static uint64_t add(uint64_t a, uint64_t b)
@@ -51,6 +52,15 @@ int plan_prefix(uint64_t pages, const struct plan_wish *wish, struct plan *out,
 			 "max_prefix_cache_pages above 0, or enable_prefix_caching false would "
 			 "change it",
 			 pages, reserve, wish->max_sequence_tokens);
+		return -ENOSPC;
+	}
+	if (wish->prefix_caching && wish->shadow_lru &&
+	    effective > SHADOW_BYTES_MAX / KEYSET_ENTRY_BYTES) {
+		snprintf(refusal, PLAN_REFUSAL_BYTES,
+			 "shadow_lru would take %" PRIu64 " bytes for a prefix cache of %" PRIu64
+			 " pages, at most %llu are accepted; shadow_lru false or a smaller "
+			 "max_prefix_cache_pages would change it",
+			 multiply(effective, KEYSET_ENTRY_BYTES), effective, SHADOW_BYTES_MAX);
 		return -ENOSPC;
 	}
 	out->reserve_pages = reserve;

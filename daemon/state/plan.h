@@ -30,6 +30,7 @@ struct plan_wish {
 	uint64_t workspace_bytes;
 	bool prefix_caching;
 	uint64_t max_prefix_pages; /* PLAN_NULL: what the plan leaves */
+	bool shadow_lru;           /* keys of as many pages as the prefix cache has */
 };
 
 struct plan {

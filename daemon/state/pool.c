@@ -6,6 +6,21 @@
 #include "daemon/base/testing.h"
 #include "daemon/state/seq.h"
 
+_Static_assert(PAGE_NAMESPACES == RETAIN_NAMESPACES, "both count all namespaces");
+
+static int start_order(struct pool *p)
+{
+	uint64_t budget = p->limits.prefix_budget;
+	uint32_t pages = budget < p->limits.pages ? (uint32_t)budget : p->limits.pages;
+	int r = 0;
+
+	if (p->limits.order == RETAIN_LEARNED)
+		r = retain_learn(&p->retain, pages);
+	if (!r && p->limits.shadow_lru)
+		r = shadow_init(&p->shadow, pages);
+	return r;
+}
+
 int pool_init(struct pool *p, const struct pool_limits *limits, const struct key_maker *maker,
 	      const uint8_t stamp[16])
 {
@@ -20,6 +35,8 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 		r = prefix_init(&p->prefix, limits->nodes, limits->page_tokens, maker, stamp);
 	if (!r)
 		r = retain_init(&p->retain, &p->prefix);
+	if (!r && limits->prefix_budget)
+		r = start_order(p);
 	if (r)
 		pool_deinit(p);
 	return r;
@@ -28,10 +45,20 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 void pool_deinit(struct pool *p)
 {
 	must(p->sequences == 0);
+	shadow_deinit(&p->shadow);
 	retain_deinit(&p->retain);
 	prefix_deinit(&p->prefix);
 	pages_deinit(&p->pages);
 	*p = (struct pool){0};
+}
+
+void pool_set_quota(struct pool *p, uint16_t name_space, uint64_t quota_pages,
+		    uint64_t guaranteed_pages)
+{
+	must(name_space < RETAIN_NAMESPACES && p->sequences == 0);
+	p->shares[name_space].quota_pages = quota_pages;
+	p->shares[name_space].guaranteed_pages = guaranteed_pages;
+	p->has_rules |= quota_pages || guaranteed_pages;
 }
 
 /* The indexed page of a node became live, or retained. */
@@ -59,8 +86,13 @@ void pool_hold(struct pool *p, uint32_t node)
 	}
 }
 
+static void trim(struct pool *p, uint64_t most);
+
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 {
+	bool competes = p->retain.learned && protection(newcomer_competes);
+	bool retained = false;
+
 	while (*node != NODE_NONE && *budget) {
 		uint32_t at = *node;
 		bool last = p->prefix.nodes[at].users == 1;
@@ -71,8 +103,15 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 		*node = prefix_release(&p->prefix, at);
 		if (last)
 			retain_idle(&p->retain, at);
-		pool_trim(p);
+		retained |= last;
+		/* For a chain that competes one goes as one comes, so all of it has its chance. */
+		if (!competes)
+			pool_trim(p);
+		else if (last)
+			trim(p, 1);
 	}
+	if (competes && retained && *node == NODE_NONE)
+		pool_trim(p);
 }
 
 void pool_index(struct pool *p, uint32_t node, uint32_t page)
@@ -89,6 +128,22 @@ void pool_index(struct pool *p, uint32_t node, uint32_t page)
 	retain_busy(&p->retain, p->prefix.nodes[node].parent);
 }
 
+#ifdef KVHOST_TESTING
+void (*pool_evict_hook)(const struct pool *p, uint32_t node);
+
+static void tell_evict(const struct pool *p, uint32_t node)
+{
+	if (pool_evict_hook)
+		pool_evict_hook(p, node);
+}
+#else
+static void tell_evict(const struct pool *p, uint32_t node)
+{
+	(void)p;
+	(void)node;
+}
+#endif
+
 static void evict(struct pool *p, uint32_t node)
 {
 	struct node *n = &p->prefix.nodes[node];
@@ -97,6 +152,7 @@ static void evict(struct pool *p, uint32_t node)
 	uint32_t parent = n->parent;
 
 	must(page != COPY_NONE);
+	tell_evict(p, node);
 	retain_remove(&p->retain, node);
 	prefix_drop_copy(&p->prefix, node, TIER_DEVICE);
 	pages_unindex(&p->pages, page);
@@ -107,25 +163,66 @@ static void evict(struct pool *p, uint32_t node)
 	retain_idle(&p->retain, parent);
 }
 
-/* Whose page goes: the namespace whose next one has been left alone for longest. */
+enum claim { /* of a namespace on what it holds, the weakest first */
+	     CLAIM_OVER_QUOTA = 0,
+	     CLAIM_ABOVE_GUARANTEE,
+	     CLAIM_GUARANTEED,
+	     CLAIMS,
+};
+
+static enum claim claim_of(const struct pool *p, uint16_t name_space)
+{
+	const struct pool_share *share = &p->shares[name_space];
+	uint64_t held = pool_held(p, name_space);
+
+	if (share->quota_pages && held > share->quota_pages)
+		return CLAIM_OVER_QUOTA;
+	return held > share->guaranteed_pages ? CLAIM_ABOVE_GUARANTEE : CLAIM_GUARANTEED;
+}
+
+/* Whose page goes: of a namespace with the weakest claim; among those the one that the order of
+ * the pool gives up first. */
 static uint32_t next_victim(const struct pool *p)
 {
-	uint32_t victim = NODE_NONE;
-	uint64_t oldest = UINT64_MAX;
+	uint64_t with_claim[CLAIMS] = {0};
 
+	if (!p->has_rules || !protection(guarantees_are_kept))
+		return retain_next(&p->retain, UINT64_MAX);
 	for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
 		uint64_t tick;
-		uint32_t node;
 
-		if (!p->retain.orders[ns])
-			continue;
-		node = retain_victim(&p->retain, ns, &tick);
-		if (node != NODE_NONE && tick < oldest) {
-			oldest = tick;
-			victim = node;
-		}
+		if (retain_victim(&p->retain, ns, &tick) != NODE_NONE)
+			with_claim[claim_of(p, ns)] |= 1ull << ns;
 	}
-	return victim;
+	for (int i = 0; i < CLAIMS; i++) {
+		if (with_claim[i])
+			return retain_next(&p->retain, with_claim[i]);
+	}
+	return NODE_NONE;
+}
+
+void pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
+{
+	uint64_t quota = p->shares[name_space].quota_pages;
+
+	while (quota && pool_held(p, name_space) + n > quota && protection(quotas_are_kept)) {
+		uint64_t tick;
+		uint32_t victim = retain_victim(&p->retain, name_space, &tick);
+
+		if (victim == NODE_NONE)
+			return;
+		evict(p, victim);
+	}
+}
+
+bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages)
+{
+	const struct pool_share *share = &p->shares[name_space];
+	uint64_t taken = share->ceilings + share->surplus + p->pages.shares[name_space].quarantined;
+
+	if (!share->quota_pages || !protection(quotas_are_kept))
+		return true;
+	return taken <= share->quota_pages && pages <= share->quota_pages - taken;
 }
 
 bool pool_make_room(struct pool *p, uint32_t n)
@@ -140,15 +237,20 @@ bool pool_make_room(struct pool *p, uint32_t n)
 	return true;
 }
 
-void pool_trim(struct pool *p)
+static void trim(struct pool *p, uint64_t most)
 {
-	while (p->indexed > p->limits.prefix_budget && protection(budget_is_kept)) {
-		uint32_t victim = next_victim(p);
+	for (; most > 0 && p->indexed > p->limits.prefix_budget; most--) {
+		uint32_t victim = protection(budget_is_kept) ? next_victim(p) : NODE_NONE;
 
 		if (victim == NODE_NONE)
 			return;
 		evict(p, victim);
 	}
+}
+
+void pool_trim(struct pool *p)
+{
+	trim(p, UINT64_MAX);
 }
 
 bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
@@ -191,7 +293,7 @@ static const char *check_sequences(const struct pool *p)
 		sequences++;
 		ceilings += s->admitted ? s->ceiling : 0;
 		steps += s->step.state == STEP_OPEN;
-		surplus += s->surplus;
+		surplus += s->admitted ? s->surplus : 0;
 	}
 	if (sequences != p->sequences)
 		return "the number of sequences is wrong";
@@ -206,25 +308,30 @@ static const char *check_sequences(const struct pool *p)
 
 const char *pool_check(const struct pool *p, bool everything)
 {
-	uint64_t indexed = 0, live = 0, allocated;
+	uint64_t indexed = 0, live = 0, ceilings = 0, surplus = 0, allocated;
 	uint32_t at = 0;
 	const char *wrong;
 
 	for (int i = 0; i < RETAIN_NAMESPACES; i++) {
 		indexed += p->shares[i].indexed;
 		live += p->shares[i].live;
+		ceilings += p->shares[i].ceilings;
+		surplus += p->shares[i].surplus;
 		if (p->shares[i].live > p->shares[i].indexed)
 			return "a namespace has more live pages than pages";
 	}
 	if (indexed != p->indexed || live != p->live)
 		return "the namespaces' pages are not the pool's";
+	if (ceilings != p->ceilings || surplus != p->surplus)
+		return "what is promised to the namespaces is not what the pool promised";
 	if (p->indexed != p->pages.count[PAGE_INDEXED])
 		return "the number of indexed pages is wrong";
 	allocated = (uint64_t)p->pages.count[PAGE_PRIVATE] + p->pages.count[PAGE_INDEXED] +
 		    p->pages.count[PAGE_DRAINING] + p->pages.count[PAGE_QUARANTINED];
 	if (allocated + pages_free(&p->pages) != p->limits.pages)
 		return "free and allocated pages are not the capacity";
-	if (p->indexed > p->limits.prefix_budget && p->live < p->indexed)
+	if (p->indexed > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
+	    p->live < p->indexed)
 		return "more pages are indexed than the budget and what is in use";
 	if (p->pages.refused_references)
 		return "a reference was taken back at 0";
@@ -250,5 +357,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		wrong = retain_check(&p->retain);
 	if (!wrong)
 		wrong = pages_check(&p->pages);
+	if (!wrong)
+		wrong = shadow_check(&p->shadow);
 	return wrong ? wrong : check_sequences(p);
 }

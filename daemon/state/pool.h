@@ -7,7 +7,9 @@
  *
  * What each page is for: free; private to sequences; indexed and live (a sequence needs it, now);
  * indexed and retained (it may be given up). The prefix budget counts indexed pages, in use or
- * not; trimming happens when a reference is dropped and skips pages in use.
+ * not; trimming happens when a reference is dropped and skips pages in use. In the learned order a
+ * newcomer competes with what is there: nothing is given up for it before it is released itself,
+ * so until then what is retained keeps within the budget, and what is in use comes on top.
  * Admission is by ceilings: the pages that every admitted sequence may ever need fit the pool
  * together, so a step can always be served by giving up retained pages.
  *
@@ -21,6 +23,7 @@
 #include "daemon/state/page.h"
 #include "daemon/state/prefix.h"
 #include "daemon/state/retain.h"
+#include "daemon/state/shadow.h"
 
 struct pool_stats { /* counters; they only grow */
 	uint64_t opens, lookups, open_hits, lookup_hits;
@@ -35,10 +38,14 @@ struct pool_stats { /* counters; they only grow */
 	uint64_t steps_ended; /* by the daemon */
 };
 
-struct pool_share { /* what one namespace has in it */
+struct pool_share { /* what one namespace has in it, and may have */
 	uint64_t indexed;
 	uint64_t live; /* of the indexed ones */
 	uint64_t sequences;
+	uint64_t ceilings; /* its part of those of the pool */
+	uint64_t surplus;
+	uint64_t quota_pages;      /* indexed and private together, at most; 0 = no limit */
+	uint64_t guaranteed_pages; /* as long as it has no more, others' retained pages go first */
 };
 
 struct pool_limits {
@@ -47,12 +54,15 @@ struct pool_limits {
 	uint32_t max_sequence_tokens;
 	uint32_t nodes;         /* most that may be known; at least pages */
 	uint64_t prefix_budget; /* indexed pages; 0 = no reuse */
+	enum retain_policy order;
+	bool shadow_lru; /* count what LRU would have had */
 };
 
 struct pool {
 	struct pages pages;
 	struct prefix prefix;
 	struct retain retain;
+	struct shadow shadow; /* pages 0: none */
 	struct pool_limits limits;
 	uint64_t indexed;  /* device copies of nodes */
 	uint64_t live;     /* of them: in use */
@@ -61,6 +71,7 @@ struct pool {
 	uint64_t sequences;
 	uint64_t open_steps;
 	struct pool_share shares[RETAIN_NAMESPACES];
+	bool has_rules; /* some namespace has a quota or a guarantee */
 	struct pool_stats stats;
 	struct list members; /* struct seq.in_pool */
 };
@@ -73,12 +84,22 @@ enum pool_outcome {
 	POOL_STEP,     /* the step is poisoned or was ended */
 	POOL_BUSY,     /* not with a step open */
 	POOL_MORE,     /* the budget of this turn is used up: call again */
+	POOL_QUOTA,    /* the namespace must end something of its own first */
 };
 
 /* 0 or -ENOMEM. The key maker outlives the pool. */
 int pool_init(struct pool *p, const struct pool_limits *limits, const struct key_maker *maker,
 	      const uint8_t stamp[16]);
 void pool_deinit(struct pool *p); /* no sequences left */
+
+/* Before its first sequence: what a namespace may have, 0 = no limit, and what it is sure of. */
+void pool_set_quota(struct pool *p, uint16_t name_space, uint64_t quota_pages,
+		    uint64_t guaranteed_pages);
+
+static inline uint64_t pool_held(const struct pool *p, uint16_t name_space)
+{
+	return p->shares[name_space].indexed + p->pages.shares[name_space].private;
+}
 
 static inline uint32_t pool_pages_for(const struct pool *p, uint64_t tokens)
 {
@@ -93,8 +114,20 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget);
 /* The device copy of a node is this private page from now on. */
 void pool_index(struct pool *p, uint32_t node, uint32_t page);
 
+#ifdef KVHOST_TESTING
+/* Called before the page of a node is given up. NULL: nobody watches. */
+extern void (*pool_evict_hook)(const struct pool *p, uint32_t node);
+#endif
+
 /* Give up retained pages until `n` are free (clean, dirty, being zeroed). true: they are. */
 bool pool_make_room(struct pool *p, uint32_t n);
+
+/* Give up retained pages of a namespace until `n` more are within its quota. Its live and private
+ * ones always are: admission counts ceilings. */
+void pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n);
+
+/* May a namespace promise so many more pages to its sequences? */
+bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages);
 
 /* Give up retained pages above the budget. */
 void pool_trim(struct pool *p);

@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/base/testing.h"
 #include "daemon/state/key.h"
 
 #define NODE_NONE UINT32_MAX
@@ -148,7 +149,8 @@ static inline bool prefix_may_leave(const struct prefix *p, uint32_t node, enum 
 {
 	const struct node *n = &p->nodes[node];
 
-	return n->copies[tier] != COPY_NONE && n->users == 0 && n->children_in[tier] == 0;
+	return n->copies[tier] != COPY_NONE && (n->users == 0 || !protection(used_pages_stay)) &&
+	       (n->children_in[tier] == 0 || !protection(parents_stay));
 }
 
 /* Walks everything from *at on, at most `budget` nodes; *at = capacity at the end. NULL or what

@@ -8,26 +8,9 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/retain_internal.h"
 
-#define POSITIONS (RETAIN_WINDOW * RETAIN_PARTS)
-#define WORDS0    (POSITIONS / 64)
-#define WORDS1    (WORDS0 / 64)
-#define WORDS2    (WORDS1 / 64)
-
-enum run_flag {
-	RUN_ORDERED = 1, /* its bit is set, or it is in the list of old ones */
-	RUN_OLD = 2,     /* older than the window */
-};
-
-/* Bit = position of a run in the window. Level 1 tells which words of level 0 have a bit. */
-struct retain_order {
-	uint64_t level0[WORDS0];
-	uint64_t level1[WORDS1];
-	uint64_t level2[WORDS2];
-	uint32_t oldest, newest; /* list of runs older than the window, RUN_NONE = empty */
-};
-
-static void *reserve(uint64_t bytes)
+void *retain_reserve(uint64_t bytes)
 {
 	void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -35,10 +18,15 @@ static void *reserve(uint64_t bytes)
 	return m == MAP_FAILED ? NULL : m;
 }
 
+static uint64_t order_bytes(uint32_t n_queues)
+{
+	return sizeof(struct retain_order) + n_queues * sizeof(struct retain_queue);
+}
+
 int retain_init(struct retain *r, struct prefix *prefix)
 {
 	*r = (struct retain){.prefix = prefix, .first_free = RUN_NONE};
-	r->run_at = reserve(POSITIONS * sizeof(*r->run_at));
+	r->run_at = retain_reserve(TICKSET_PLACES * sizeof(*r->run_at));
 	return r->run_at ? 0 : -ENOMEM;
 }
 
@@ -46,106 +34,62 @@ void retain_deinit(struct retain *r)
 {
 	for (uint32_t i = 0; i < RETAIN_NAMESPACES; i++) {
 		if (r->orders[i])
-			munmap(r->orders[i], sizeof(*r->orders[i]));
+			munmap(r->orders[i], order_bytes(r->orders[i]->n_queues));
 	}
 	if (r->run_at)
-		munmap(r->run_at, POSITIONS * sizeof(*r->run_at));
+		munmap(r->run_at, TICKSET_PLACES * sizeof(*r->run_at));
+	if (r->learned)
+		learned_deinit(r);
 	free(r->runs);
 	*r = (struct retain){0};
 }
 
 /* ---- the order of one namespace ---- */
 
-static uint32_t position_of(uint64_t tick, enum retain_part part)
+static uint32_t place_of(const struct retain_run *run)
 {
-	return (uint32_t)(tick % RETAIN_WINDOW) * RETAIN_PARTS + part;
+	return tickset_place(run->tick, run->part);
 }
 
-static void bit_set(struct retain_order *o, uint32_t at)
+static struct retain_queue *queue_of(const struct retain *r, const struct retain_run *run)
 {
-	o->level0[at >> 6] |= 1ull << (at & 63);
-	o->level1[at >> 12] |= 1ull << (at >> 6 & 63);
-	o->level2[at >> 18] |= 1ull << (at >> 12 & 63);
+	return &r->orders[run->name_space]->queue[run->class];
 }
 
-static void bit_clear(struct retain_order *o, uint32_t at)
-{
-	o->level0[at >> 6] &= ~(1ull << (at & 63));
-	if (o->level0[at >> 6])
-		return;
-	o->level1[at >> 12] &= ~(1ull << (at >> 6 & 63));
-	if (o->level1[at >> 12])
-		return;
-	o->level2[at >> 18] &= ~(1ull << (at >> 12 & 63));
-}
-
-/* The first set bit of words[] at or after bit `from`, of `n` bits; UINT32_MAX: none. */
-static uint32_t word_scan(const uint64_t *words, uint32_t from, uint32_t n)
-{
-	uint64_t word;
-
-	if (from >= n)
-		return UINT32_MAX;
-	word = words[from >> 6] & (~0ull << (from & 63));
-	return word ? (from & ~63u) + (uint32_t)__builtin_ctzll(word) : UINT32_MAX;
-}
-
-static uint32_t bit_next(const struct retain_order *o, uint32_t from)
-{
-	uint32_t at = word_scan(o->level0, from, POSITIONS);
-	uint32_t up;
-
-	if (at != UINT32_MAX)
-		return at;
-	up = word_scan(o->level1, (from >> 6) + 1, WORDS0);
-	if (up == UINT32_MAX) {
-		uint32_t top = (from >> 12) + 1;
-
-		for (at = word_scan(o->level2, top, WORDS1); at == UINT32_MAX;) {
-			top = (top | 63) + 1;
-			if (top >= WORDS1)
-				return UINT32_MAX;
-			at = word_scan(o->level2, top, WORDS1);
-		}
-		up = at * 64 + (uint32_t)__builtin_ctzll(o->level1[at]);
-	}
-	return up * 64 + (uint32_t)__builtin_ctzll(o->level0[up]);
-}
-
-static void old_append(struct retain *r, struct retain_order *o, uint32_t run)
+static void old_append(struct retain *r, struct retain_queue *q, uint32_t run)
 {
 	r->runs[run].newer = RUN_NONE;
-	r->runs[run].older = o->newest;
-	if (o->newest != RUN_NONE)
-		r->runs[o->newest].newer = run;
+	r->runs[run].older = q->newest;
+	if (q->newest != RUN_NONE)
+		r->runs[q->newest].newer = run;
 	else
-		o->oldest = run;
-	o->newest = run;
+		q->oldest = run;
+	q->newest = run;
 }
 
-static void old_prepend(struct retain *r, struct retain_order *o, uint32_t run)
+static void old_prepend(struct retain *r, struct retain_queue *q, uint32_t run)
 {
 	r->runs[run].older = RUN_NONE;
-	r->runs[run].newer = o->oldest;
-	if (o->oldest != RUN_NONE)
-		r->runs[o->oldest].older = run;
+	r->runs[run].newer = q->oldest;
+	if (q->oldest != RUN_NONE)
+		r->runs[q->oldest].older = run;
 	else
-		o->newest = run;
-	o->oldest = run;
+		q->newest = run;
+	q->oldest = run;
 }
 
-static void old_remove(struct retain *r, struct retain_order *o, uint32_t run)
+static void old_remove(struct retain *r, struct retain_queue *q, uint32_t run)
 {
 	struct retain_run *it = &r->runs[run];
 
 	if (it->older != RUN_NONE)
 		r->runs[it->older].newer = it->newer;
 	else
-		o->oldest = it->newer;
+		q->oldest = it->newer;
 	if (it->newer != RUN_NONE)
 		r->runs[it->newer].older = it->older;
 	else
-		o->newest = it->older;
+		q->newest = it->older;
 }
 
 /* ---- runs ---- */
@@ -153,48 +97,76 @@ static void old_remove(struct retain *r, struct retain_order *o, uint32_t run)
 static void run_enter(struct retain *r, uint32_t run)
 {
 	struct retain_run *it = &r->runs[run];
-	struct retain_order *o = r->orders[it->name_space];
 
 	if (it->flags & RUN_ORDERED)
 		return;
 	it->flags |= RUN_ORDERED;
 	if (it->flags & RUN_OLD)
-		old_prepend(r, o, run);
+		old_prepend(r, queue_of(r, it), run);
 	else
-		bit_set(o, position_of(it->tick, it->part));
+		tickset_add(&queue_of(r, it)->ordered, place_of(it));
+	if (r->learned)
+		learned_ordered(r, it, true);
 }
 
 static void run_leave(struct retain *r, uint32_t run)
 {
 	struct retain_run *it = &r->runs[run];
-	struct retain_order *o = r->orders[it->name_space];
 
 	if (!(it->flags & RUN_ORDERED))
 		return;
 	it->flags &= (uint8_t)~RUN_ORDERED;
 	if (it->flags & RUN_OLD)
-		old_remove(r, o, run);
+		old_remove(r, queue_of(r, it), run);
 	else
-		bit_clear(o, position_of(it->tick, it->part));
+		tickset_remove(&queue_of(r, it)->ordered, place_of(it));
+	if (r->learned)
+		learned_ordered(r, it, false);
+}
+
+static bool tail_may_leave(const struct retain *r, const struct retain_run *run)
+{
+	const struct node *n = &r->prefix->nodes[run->tail];
+
+	if (protection(run_in_use_stays) && protection(parent_waits_for_child))
+		return prefix_may_leave(r->prefix, run->tail, TIER_DEVICE);
+	return n->copies[TIER_DEVICE] != COPY_NONE &&
+	       (n->users == 0 || !protection(run_in_use_stays)) &&
+	       (n->children_in[TIER_DEVICE] == 0 || !protection(parent_waits_for_child));
 }
 
 /* The tail of a run changed, or what keeps it. */
-static void run_settle(struct retain *r, uint32_t run)
+void retain_run_settle(struct retain *r, uint32_t run)
 {
 	struct retain_run *it = &r->runs[run];
 
-	if (it->count && prefix_may_leave(r->prefix, it->tail, TIER_DEVICE)) {
+	if (it->count && tail_may_leave(r, it)) {
 		run_enter(r, run);
 		return;
 	}
 	run_leave(r, run);
-	if (it->count || it->holders)
+	if (it->count || it->holders || it->ghosts)
 		return;
 	if (!(it->flags & RUN_OLD))
-		r->run_at[position_of(it->tick, it->part)] = 0;
+		r->run_at[place_of(it)] = 0;
 	it->tick = 0;
 	it->tail = r->first_free;
 	r->first_free = run;
+}
+
+static struct retain_order *order_new(const struct retain *r)
+{
+	uint32_t n_queues = r->learned ? REUSE_CLASSES : 1;
+	struct retain_order *o = retain_reserve(order_bytes(n_queues));
+
+	if (!o)
+		return NULL;
+	o->n_queues = n_queues;
+	for (uint32_t i = 0; i < n_queues; i++) {
+		o->queue[i].oldest = RUN_NONE;
+		o->queue[i].newest = RUN_NONE;
+	}
+	return o;
 }
 
 /* Index or RUN_NONE for lack of memory. */
@@ -203,11 +175,9 @@ static uint32_t run_new(struct retain *r, uint64_t tick, enum retain_part part, 
 	uint32_t at = r->first_free;
 
 	if (!r->orders[ns]) {
-		r->orders[ns] = reserve(sizeof(*r->orders[ns]));
+		r->orders[ns] = order_new(r);
 		if (!r->orders[ns])
 			return RUN_NONE;
-		r->orders[ns]->oldest = RUN_NONE;
-		r->orders[ns]->newest = RUN_NONE;
 	}
 	if (at != RUN_NONE) {
 		r->first_free = r->runs[at].tail;
@@ -225,32 +195,42 @@ static uint32_t run_new(struct retain *r, uint64_t tick, enum retain_part part, 
 	}
 	r->runs[at] = (struct retain_run){
 	    .tick = tick, .part = (uint8_t)part, .name_space = ns, .tail = NODE_NONE};
-	r->run_at[position_of(tick, part)] = at + 1;
+	if (r->learned)
+		learned_run_made(r, &r->runs[at]);
+	r->run_at[tickset_place(tick, part)] = at + 1;
 	return at;
+}
+
+static void age_out(struct retain *r, uint32_t run)
+{
+	struct retain_run *it = &r->runs[run];
+
+	must(it->tick + RETAIN_WINDOW == r->tick);
+	if (r->learned)
+		learned_run_ages_out(r, run);
+	r->run_at[place_of(it)] = 0;
+	if (it->flags & RUN_ORDERED) {
+		tickset_remove(&queue_of(r, it)->ordered, place_of(it));
+		old_append(r, queue_of(r, it), run);
+	}
+	it->flags |= RUN_OLD;
+	if (!it->count)
+		retain_run_settle(r, run);
 }
 
 uint64_t retain_open(struct retain *r)
 {
-	uint64_t tick = ++r->tick;
+	if (r->learned)
+		learned_next_tick(r);
+	r->tick++;
+	/* Whoever stands at the new tick's places has become older than the window. */
+	for (uint32_t part = 0; part < RETAIN_PARTS; part++) {
+		uint32_t run = r->run_at[tickset_place(r->tick, part)];
 
-	/* Whoever stands at the new tick's positions has become older than the window. */
-	for (int part = 0; part < RETAIN_PARTS; part++) {
-		uint32_t at = position_of(tick, (enum retain_part)part);
-		uint32_t run = r->run_at[at];
-
-		if (!run--)
-			continue;
-		r->run_at[at] = 0;
-		must(r->runs[run].tick + RETAIN_WINDOW == tick);
-		if (r->runs[run].flags & RUN_ORDERED) {
-			struct retain_order *o = r->orders[r->runs[run].name_space];
-
-			bit_clear(o, at);
-			old_append(r, o, run);
-		}
-		r->runs[run].flags |= RUN_OLD;
+		if (run)
+			age_out(r, run - 1);
 	}
-	return tick;
+	return r->tick;
 }
 
 void retain_let_go(struct retain *r, uint32_t *run)
@@ -259,28 +239,62 @@ void retain_let_go(struct retain *r, uint32_t *run)
 		return;
 	must(r->runs[*run].holders > 0);
 	r->runs[*run].holders--;
-	run_settle(r, *run);
+	retain_run_settle(r, *run);
 	*run = RUN_NONE;
+}
+
+void retain_pass_on(struct retain *r, uint32_t *from, uint32_t *to)
+{
+	if (r->learned) {
+		must(*to == RUN_NONE);
+		*to = *from;
+		*from = RUN_NONE;
+	}
+	retain_let_go(r, from);
+}
+
+/* The run (tick, part), held in *run. 0, ELSEWHERE or -ENOMEM. */
+static int hold_run(struct retain *r, uint16_t ns, uint64_t tick, enum retain_part part,
+		    uint32_t *run)
+{
+	uint32_t at;
+
+	if (tick + RETAIN_WINDOW <= r->tick)
+		return RETAIN_ELSEWHERE;
+	at = r->run_at[tickset_place(tick, part)];
+	at = at ? at - 1 : run_new(r, tick, part, ns);
+	if (at == RUN_NONE)
+		return -ENOMEM;
+	r->runs[at].holders++;
+	*run = at;
+	return 0;
 }
 
 int retain_touch(struct retain *r, uint32_t node, uint64_t tick, enum retain_part part,
 		 uint32_t *run)
 {
 	struct node *n = &r->prefix->nodes[node];
-	uint32_t was = n->run;
+	bool matched = part == RETAIN_REUSED;
+	uint32_t was = n->run, ghost = KEYSET_NONE;
 	struct retain_run *to;
 
 	must(tick > 0 && tick <= r->tick);
 	if (was != RUN_NONE && r->runs[was].tick >= tick)
 		return 0;
+	/* A run is left from its start: who begins in its middle (a fork, or a sequence that was
+	 * cut) and comes upon what another has published leaves it where it is. */
+	if (was != RUN_NONE && r->prefix->nodes[n->parent].run == was)
+		return 0;
+	if (r->learned && !matched) {
+		part = learned_part(r, n, *run, &ghost);
+		if (*run != RUN_NONE && r->runs[*run].part != part)
+			retain_let_go(r, run);
+	}
 	if (*run == RUN_NONE) {
-		if (tick + RETAIN_WINDOW <= r->tick)
-			return RETAIN_ELSEWHERE;
-		*run = r->run_at[position_of(tick, part)] ? r->run_at[position_of(tick, part)] - 1
-							  : run_new(r, tick, part, n->name_space);
-		if (*run == RUN_NONE)
-			return -ENOMEM;
-		r->runs[*run].holders++;
+		int result = hold_run(r, n->name_space, tick, part, run);
+
+		if (result)
+			return result;
 	}
 	to = &r->runs[*run];
 	must(to->tick == tick && to->part == part);
@@ -289,12 +303,14 @@ int retain_touch(struct retain *r, uint32_t node, uint64_t tick, enum retain_par
 	n->run = *run;
 	to->tail = node;
 	to->count++;
-	run_settle(r, *run);
+	if (r->learned)
+		learned_moved(r, was, ghost, *run, matched);
+	retain_run_settle(r, *run);
 	if (was != RUN_NONE) {
 		must(r->runs[was].count > 0);
 		r->runs[was].count--;
 		must(r->runs[was].count == 0 || r->runs[was].tail != node);
-		run_settle(r, was);
+		retain_run_settle(r, was);
 	}
 	return 0;
 }
@@ -304,7 +320,7 @@ void retain_idle(struct retain *r, uint32_t node)
 	uint32_t run = r->prefix->nodes[node].run;
 
 	if (run != RUN_NONE && r->runs[run].tail == node)
-		run_settle(r, run);
+		retain_run_settle(r, run);
 }
 
 void retain_busy(struct retain *r, uint32_t node)
@@ -312,28 +328,57 @@ void retain_busy(struct retain *r, uint32_t node)
 	retain_idle(r, node);
 }
 
+static uint32_t lru_victim(const struct retain *r, const struct retain_order *o)
+{
+	uint32_t at;
+
+	if (o->queue[0].oldest != RUN_NONE)
+		return o->queue[0].oldest;
+	/* The window is a ring: the oldest tick stands right after the newest. */
+	at = tickset_next(&o->queue[0].ordered, r->tick + 1);
+	if (at == TICKSET_NONE)
+		return RUN_NONE;
+	must(r->run_at[at]);
+	return r->run_at[at] - 1;
+}
+
 uint32_t retain_victim(const struct retain *r, uint16_t name_space, uint64_t *tick)
 {
 	const struct retain_order *o = r->orders[name_space];
-	uint32_t from, at, run;
+	double index;
+	uint32_t run;
 
 	if (!o)
 		return NODE_NONE;
-	if (o->oldest != RUN_NONE) {
-		*tick = r->runs[o->oldest].tick;
-		return r->runs[o->oldest].tail;
-	}
-	/* The window is a ring: the oldest tick stands right after the newest. */
-	from = position_of(r->tick + 1, RETAIN_NEW);
-	at = bit_next(o, from);
-	if (at == UINT32_MAX)
-		at = bit_next(o, 0);
-	if (at == UINT32_MAX)
+	run = r->learned ? learned_victim(r, o, &index) : lru_victim(r, o);
+	if (run == RUN_NONE)
 		return NODE_NONE;
-	must(r->run_at[at]);
-	run = r->run_at[at] - 1;
 	*tick = r->runs[run].tick;
 	return r->runs[run].tail;
+}
+
+uint32_t retain_next(const struct retain *r, uint64_t namespaces)
+{
+	uint32_t best = RUN_NONE;
+	double least = 0;
+
+	for (uint32_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
+		const struct retain_order *o = r->orders[ns];
+		double index = 0;
+		uint32_t run;
+
+		if (!o || !(namespaces >> ns & 1))
+			continue;
+		run = r->learned ? learned_victim(r, o, &index) : lru_victim(r, o);
+		if (run == RUN_NONE)
+			continue;
+		if (best == RUN_NONE || index < least ||
+		    (index <= least && r->runs[run].tick < r->runs[best].tick)) {
+			best = run;
+			least = index;
+		}
+	}
+	return best == RUN_NONE ? NODE_NONE : r->runs[best].tail;
 }
 
 void retain_remove(struct retain *r, uint32_t node)
@@ -345,12 +390,14 @@ void retain_remove(struct retain *r, uint32_t node)
 		return;
 	must(r->runs[run].count > 0);
 	must(r->runs[run].tail == node);
+	if (r->learned)
+		learned_left(r, run, n->key);
 	n->run = RUN_NONE;
 	r->runs[run].tail = n->parent;
 	r->runs[run].count--;
 	run_leave(r, run); /* settled by the caller, once the copy is gone */
 	if (r->runs[run].count == 0)
-		run_settle(r, run);
+		retain_run_settle(r, run);
 }
 
 const char *retain_check(const struct retain *r)
@@ -374,5 +421,5 @@ const char *retain_check(const struct retain *r)
 		if (!it->count && (it->flags & RUN_ORDERED))
 			return "an empty run is in the order";
 	}
-	return NULL;
+	return r->learned ? learned_check(r) : NULL;
 }

@@ -34,17 +34,27 @@ int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq
 	return 0;
 }
 
+/* Of the pool and of the namespace; `n` may stand for fewer. */
+static void add_surplus(struct pool *p, uint16_t name_space, uint64_t n)
+{
+	p->surplus += n;
+	p->shares[name_space].surplus += n;
+}
+
 int seq_admit(struct seq *s)
 {
 	int r;
 
 	must(!s->admitted);
+	if (!pool_quota_allows(s->pool, s->name_space, (uint64_t)s->ceiling + s->surplus))
+		return POOL_QUOTA;
 	r = pool_may_admit(s->pool, (uint64_t)s->ceiling + s->surplus);
 	if (r)
 		return r;
 	s->admitted = true;
 	s->pool->ceilings += s->ceiling;
-	s->pool->surplus += s->surplus;
+	s->pool->shares[s->name_space].ceilings += s->ceiling;
+	add_surplus(s->pool, s->name_space, s->surplus);
 	return 0;
 }
 
@@ -102,7 +112,7 @@ int seq_take_match(struct seq *s, struct match *m, uint32_t *ids, struct key_ima
 	s->node = m->held;
 	m->held = NODE_NONE;
 	s->published = m->walk.position;
-	retain_let_go(&s->pool->retain, &m->run);
+	retain_pass_on(&s->pool->retain, &m->run, &s->run);
 	if (seq_reserve_table(s, m->walk.position))
 		return -ENOMEM;
 	for (uint32_t i = 0; i < m->walk.position; i++)
@@ -135,7 +145,7 @@ static int touch(struct seq *s, uint32_t node)
 	if (r != RETAIN_ELSEWHERE)
 		return r;
 	retain_let_go(retain, &s->run);
-	s->tick = retain_open(retain);
+	s->tick = retain_reopen(retain, s->tick);
 	r = retain_touch(retain, node, s->tick, RETAIN_NEW, &s->run);
 	must(r <= 0);
 	return r;
@@ -146,6 +156,9 @@ static void descend(struct seq *s, uint32_t node)
 	uint32_t above = s->node;
 	uint32_t budget = UINT32_MAX;
 
+	if (s->pool->shadow.pages)
+		shadow_put(&s->pool->shadow, s->pool->prefix.nodes[node].key,
+			   s->pool->prefix.nodes[above].key);
 	pool_hold(s->pool, node);
 	pool_release(s->pool, &above, &budget); /* its child is in use now: one step */
 	s->node = node;
@@ -159,8 +172,10 @@ static bool follow_other(struct seq *s, uint32_t node)
 
 	if (p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED] >= p->limits.pages)
 		return false;
+	if (!pool_quota_allows(p, s->name_space, 1))
+		return false;
 	s->surplus++;
-	p->surplus++;
+	add_surplus(p, s->name_space, 1);
 	p->stats.duplicates++;
 	descend(s, node);
 	(void)touch(s, node); /* without memory it stays as old as it was */
@@ -288,7 +303,8 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out)
 		seq_close_turn(&child, &budget);
 		return r;
 	}
-	memcpy(child->table, parent->table, n * sizeof(*child->table));
+	if (n)
+		memcpy(child->table, parent->table, n * sizeof(*child->table));
 	/* The parent's open step may have put a copy in place of the page both had. */
 	if (parent->step.state != STEP_NONE && parent->step.replaced != PAGE_NONE && n)
 		child->table[n - 1] = parent->step.replaced;
@@ -357,7 +373,7 @@ int seq_truncate(struct seq *s, uint32_t tokens)
 	struct pool *p = s->pool;
 	uint32_t page_tokens = p->limits.page_tokens;
 	uint32_t index = tokens / page_tokens, keep = pool_pages_for(p, tokens);
-	uint32_t below = NODE_NONE, node = s->node, published = s->published;
+	uint32_t below = NODE_NONE, node = s->node, published = s->published, duplicates = 0;
 
 	if (s->step.state != STEP_NONE || s->leaving != NODE_NONE)
 		return POOL_BUSY;
@@ -366,6 +382,8 @@ int seq_truncate(struct seq *s, uint32_t tokens)
 	if (tokens == s->committed)
 		return 0;
 	for (; published > index; published--) {
+		/* A private page beside the other's, which it is no longer a user of. */
+		duplicates += p->pages.page[seq_page(s, published - 1)].state == PAGE_PRIVATE;
 		below = node;
 		node = p->prefix.nodes[node].parent;
 	}
@@ -383,11 +401,17 @@ int seq_truncate(struct seq *s, uint32_t tokens)
 		s->leaving = s->node;
 		s->node = node;
 		s->published = published;
+		must(s->surplus >= duplicates && p->surplus >= duplicates);
+		s->surplus -= duplicates;
+		add_surplus(p, s->name_space, 0 - (uint64_t)duplicates);
 		s->tick = 0;
 		retain_let_go(&p->retain, &s->run);
 	}
+	/* Of ids that are forgotten already none is known behind the cut either. */
 	if (s->ids_end > tokens)
-		s->ids_end = tokens > s->ids_base ? tokens : s->ids_base;
+		s->ids_end = tokens;
+	if (s->ids_base > tokens)
+		s->ids_base = tokens;
 	while (s->n_images && s->images[s->n_images - 1].start >= tokens)
 		s->n_images--;
 	while (s->n_pages > keep - s->first_page) {
@@ -398,7 +422,8 @@ int seq_truncate(struct seq *s, uint32_t tokens)
 	}
 	s->committed = tokens;
 	s->table_version++;
-	s->publishing = s->node != NODE_NONE && s->published == index && s->ids_end == tokens;
+	s->publishing = s->node != NODE_NONE && s->published == index && s->ids_end == tokens &&
+			s->ids_base <= index * page_tokens;
 	return 0;
 }
 
@@ -420,7 +445,8 @@ static void free_seq(struct seq *s)
 	if (s->admitted) {
 		must(p->ceilings >= s->ceiling && p->surplus >= s->surplus);
 		p->ceilings -= s->ceiling;
-		p->surplus -= s->surplus;
+		p->shares[s->name_space].ceilings -= s->ceiling;
+		add_surplus(p, s->name_space, 0 - (uint64_t)s->surplus);
 	}
 	free(s->table);
 	free(s->ids);

@@ -72,7 +72,7 @@ struct seq {
 /* A new sequence, not admitted, in the pool's list. 0, -ENOMEM. max_tokens: 1 .. the pool's. */
 int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq **out);
 
-/* Count its ceiling. 0, WAIT or NEVER. */
+/* Count its ceiling. 0, WAIT, QUOTA or NEVER. */
 int seq_admit(struct seq *s);
 
 /*
@@ -132,9 +132,14 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out);
 int seq_truncate(struct seq *s, uint32_t tokens);
 int seq_release_turn(struct seq *s, uint32_t *budget); /* 0 when done, MORE */
 
-/* The pages of a step that ended in quarantine leave the sequence, to be acquitted by the caller
- * later: how many there are (room NULL), or moved to room[]. */
+/* The pages that an ended step may still write to leave the sequence, which can only be closed
+ * then, to be acquitted by the caller later: how many there are (room NULL), or moved to room[]. */
 uint32_t seq_move_quarantine(struct seq *s, uint32_t *room);
+
+/* They leave it and stay in quarantine for good: for want of memory to remember them by. */
+void seq_lose_quarantine(struct seq *s);
+/* Nobody writes to a page any more that was moved so. */
+void seq_end_quarantine(struct pool *p, uint32_t page);
 
 /* Close: 0 when the sequence is gone (*s = NULL), MORE. An open step must have ended; pages that
  * are still in quarantine are acquitted. */

@@ -41,6 +41,7 @@ int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n
 	uint32_t room = pool_pages_for(p, target) - s->first_page;
 
 	must(s->admitted && s->step.state == STEP_NONE);
+	pool_keep_quota(p, s->name_space, n);
 	if (p->pages.count[PAGE_CLEAN] < n) {
 		pool_make_room(p, n);
 		return POOL_WAIT;
@@ -61,6 +62,7 @@ int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n
 		int r = pages_take(&p->pages, &s->table[s->n_pages]);
 
 		must(r == 0);
+		pages_assign(&p->pages, s->table[s->n_pages], s->name_space);
 		s->n_pages++;
 		s->step.n_fresh++;
 	}
@@ -228,17 +230,47 @@ void step_end(struct seq *s, bool quarantine)
 	s->pool->open_steps--;
 }
 
+/* Does the ended step write to a committed partial page, too? */
+static bool writes_in_place(const struct seq *s)
+{
+	return s->step.state == STEP_ENDED && s->step.replaced == PAGE_NONE &&
+	       s->step.start % s->pool->limits.page_tokens;
+}
+
 uint32_t seq_move_quarantine(struct seq *s, uint32_t *room)
 {
-	uint32_t first = s->step.first - s->first_page;
+	uint32_t first = s->step.first - s->first_page - writes_in_place(s);
 	uint32_t n = s->step.state == STEP_ENDED ? s->n_pages - first : 0;
 
 	if (!room || n == 0)
 		return n;
 	memcpy(room, s->table + first, n * sizeof(*room));
-	s->n_pages = first;
+	seq_lose_quarantine(s);
+	return n;
+}
+
+void seq_lose_quarantine(struct seq *s)
+{
+	if (s->step.state != STEP_ENDED)
+		return;
+	s->n_pages = s->step.first - s->first_page;
+	if (writes_in_place(s)) {
+		uint32_t page = s->table[--s->n_pages];
+
+		/* Of a page that a fork holds too the reference stays: whoever writes next copies.
+		 */
+		if (s->pool->pages.page[page].references == 1)
+			pages_quarantine(&s->pool->pages, page);
+	}
 	if (s->step.replaced != PAGE_NONE)
 		s->table[s->n_pages++] = s->step.replaced;
 	s->step = (struct step){.replaced = PAGE_NONE};
-	return n;
+}
+
+void seq_end_quarantine(struct pool *p, uint32_t page)
+{
+	if (p->pages.page[page].state == PAGE_QUARANTINED)
+		pages_acquit(&p->pages, page);
+	else
+		pages_drop(&p->pages, page);
 }

@@ -31,6 +31,7 @@ enum device_op {
 	DEVICE_COPY,     /* one simultaneous assignment of whole pages: {A->B, B->A} swaps */
 	DEVICE_WRITE,    /* rows from memory into pages, converted */
 	DEVICE_READ,     /* rows from pages into memory, converted */
+	DEVICE_OPS,
 };
 
 struct device_copy {
@@ -71,10 +72,11 @@ struct device_job {
 
 struct device {
 	void (*submit)(struct device *d, struct device_job *job);
-	void (*free)(struct device *d); /* all jobs done before */
-	const char *name;               /* "cpu" */
-	struct executor *copies;        /* runs ZERO, COPY, WRITE, READ; reaped by the core */
-	struct executor *work;          /* runs MAKE and FREE; reaped by the core */
+	void (*free)(struct device *d);  /* all jobs done before */
+	const char *name;                /* "cpu" */
+	struct executor *copies;         /* runs ZERO, COPY, WRITE, READ; reaped by the core */
+	struct executor *work;           /* runs MAKE and FREE; reaped by the core */
+	uint64_t dispatches[DEVICE_OPS]; /* jobs submitted, by operation; the core's */
 };
 
 /* The CPU backend. The executors are borrowed and outlive it. 0 or -errno. */

@@ -388,6 +388,8 @@ static int run_operation(struct device_job *j)
 		return write_rows(j);
 	case DEVICE_READ:
 		return read_rows(j);
+	case DEVICE_OPS:
+		break;
 	}
 	cannot_happen("a device operation is unknown");
 }
@@ -409,6 +411,7 @@ static void device_cpu_submit(struct device *d, struct device_job *job)
 
 	job->job.run = run_job;
 	job->saturated = 0;
+	d->dispatches[job->op]++;
 	if (op_is_copying(job->op)) {
 		must(job->memory->segment.memory);
 		d->copies->submit(d->copies, &job->job);

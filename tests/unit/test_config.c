@@ -91,7 +91,7 @@ static void without_any_source_there_is_one_default_pool(void **state)
 	assert_int_equal(config.pools[0].kv_cache_dtype, KERNEL_FLOAT16);
 	assert_int_equal(config.pools[0].default_deadline_us, 30000000);
 	assert_int_equal(config.n_namespaces, 1);
-	assert_int_equal(config.namespaces[0].uid, geteuid());
+	assert_int_equal(config.namespaces[0].uids.id[0], geteuid());
 	config_origin_text(&config, &config.origin[OPTION_core_spin_us], text, sizeof(text));
 	assert_string_equal(text, "default");
 }
@@ -202,9 +202,6 @@ static const struct wrong wrong_files[] = {
     {"{\"runtime_directory\": \"/a\\nb\"}", "f.json:1: runtime_directory: character 3 is "
 					    "not allowed, accepted is an absolute path "
 					    "of at most 90 bytes"},
-    {"{\n\n\"namespaces\": []}",
-     "f.json:3: namespaces: not in this version, accepted is a file without it: the one "
-     "namespace is that of the user who starts the daemon"},
     {"[]", "f.json:1: the file: an array is the wrong type, accepted is an object"},
     {"", "f.json:1: the file: '[' or '{' expected near end of file, accepted is one JSON "
 	 "object"},
@@ -259,9 +256,14 @@ static const struct wrong wrong_pools[] = {
      "\"max_prefix_cache_pages\": 0}]}",
      "f.json:2: pools[0].max_prefix_cache_pages: 0 leaves prefix caching no page, accepted "
      "is more than 0, null, or enable_prefix_caching false"},
-    {"{\"pools\": [{\"name\": \"a\", \"retained_order\": \"learned\"}]}",
-     "f.json:1: pools[0].retained_order: \"learned\" is not in this version, accepted is "
-     "lru"},
+    {"{\"pools\": [{\"name\": \"a\", \"retained_order\": \"lfu\"}]}",
+     "f.json:1: pools[0].retained_order: \"lfu\" is none of its words, accepted is one of lru, "
+     "learned"},
+    {"{\"pools\": [{\"name\": \"a\", \"pool_pages\": 100000000, \"shadow_lru\": true,\n"
+     "\"enable_prefix_caching\": true, \"max_prefix_cache_pages\": null}]}",
+     "f.json:1: pools[0].pool_pages: shadow_lru would take 3999997440 bytes for a prefix cache of "
+     "99999936 pages, at most 1073741824 are accepted; shadow_lru false or a smaller "
+     "max_prefix_cache_pages would change it"},
     {"{\"pools\": [{\"name\": \"a\", \"device\": \"cuda\"}]}",
      "f.json:1: pools[0].device: \"cuda\" is none of its words, accepted is one of cpu"},
     {"{\"pools\": [{\"name\": \"a\", \"pool_bytes\": \"null\"}]}",

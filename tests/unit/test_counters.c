@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "daemon/config.h"
+
 #define POOLS      2
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
@@ -119,11 +121,34 @@ static void a_pool_that_is_made_again_goes_on_with_its_counters(void **state)
 	assert_int_equal(value(w, "pool_commits", "a"), 3);
 }
 
+static void the_gauges_of_a_namespace_carry_its_name(void **state)
+{
+	struct world *w = *state;
+	struct namespace_counters *a, *b;
+
+	assert_int_equal(counters_add_namespace(&w->counters, "a", &a), 0);
+	assert_int_equal(counters_add_namespace(&w->counters, "b", &b), 0);
+	namespace_counters_set(a, 7, 5, 3, 2);
+	namespace_counters_set(b, 11, 0, 0, 1);
+	assert_int_equal(value(w, "namespace_pages", "a"), 7);
+	assert_int_equal(value(w, "namespace_retained_pages", "a"), 5);
+	assert_int_equal(value(w, "namespace_sequences", "a"), 3);
+	assert_int_equal(value(w, "namespace_sessions", "a"), 2);
+	assert_int_equal(value(w, "namespace_pages", "b"), 11);
+	assert_int_equal(value(w, "namespace_sessions", "b"), 1);
+}
+
 static void more_pools_than_there_is_room_for_are_refused(void **state)
 {
 	struct world *w = *state;
 	struct pool_counters *p = NULL;
+	struct namespace_counters *n;
+	char name[16];
 
+	for (unsigned i = 0; i < CONFIG_NAMESPACES_MAX; i++) {
+		snprintf(name, sizeof(name), "n%u", i);
+		assert_int_equal(counters_add_namespace(&w->counters, name, &n), 0);
+	}
 	assert_int_equal(counters_add_pool(&w->counters, "a", &p), 0);
 	assert_int_equal(counters_add_pool(&w->counters, "b", &p), 0);
 	assert_int_equal(counters_add_pool(&w->counters, "c", &p), -ENOSPC);
@@ -234,6 +259,7 @@ int main(void)
 	    TEST(a_counter_is_read_under_its_own_name),
 	    TEST(counters_of_pools_are_told_apart_by_label),
 	    TEST(a_pool_that_is_made_again_goes_on_with_its_counters),
+	    TEST(the_gauges_of_a_namespace_carry_its_name),
 	    TEST(more_pools_than_there_is_room_for_are_refused),
 	    TEST(a_sample_is_counted_in_the_bucket_of_its_microseconds),
 	    TEST(a_group_that_is_being_written_is_marked_and_the_others_are_not),

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_STATE_RETAIN_INTERNAL_H
+#define KVHOST_STATE_RETAIN_INTERNAL_H
+
+/* retain_internal: what retain.c and retain_learned.c share. */
+
+#include "daemon/state/retain.h"
+
+enum run_flag {
+	RUN_ORDERED = 1, /* its place is set, or it is in the list of old ones */
+	RUN_OLD = 2,     /* older than the window */
+};
+
+#define CELL_WORDS ((REUSE_CELLS + 63) / 64)
+
+struct retain_queue { /* of one class */
+	struct tickset ordered;
+	uint32_t oldest, newest; /* list of runs older than the window, RUN_NONE = empty */
+};
+
+struct retain_order {
+	uint32_t ordered[REUSE_CELLS]; /* learned: runs in the order, by cell */
+	uint64_t ranks[CELL_WORDS];    /* learned: ranks of cells that have some */
+	uint32_t n_queues;             /* 1, or REUSE_CLASSES */
+	struct retain_queue queue[];
+};
+
+struct retain_learned {
+	struct reuse reuse;
+	struct retain_counts counts;
+	struct keyset ghosts;
+	struct tickset haunted;        /* runs that have ghosts */
+	uint32_t opens[RETAIN_WINDOW]; /* by tick: pages it touched << 2 | turn */
+};
+
+void *retain_reserve(uint64_t bytes); /* zeroed address space, or NULL */
+void retain_run_settle(struct retain *r, uint32_t run);
+
+/* ---- hooks of the learned order; each is called only if there is one ---- */
+
+void learned_deinit(struct retain *r);
+/* The clock moves on: to be called before the new tick counts. */
+void learned_next_tick(struct retain *r);
+/* A run is made at its tick: sets its class and bucket. */
+void learned_run_made(struct retain *r, struct retain_run *run);
+/* It becomes older than the window; its place still is its own. */
+void learned_run_ages_out(struct retain *r, uint32_t run);
+/* It comes into the order, or leaves it. */
+void learned_ordered(struct retain *r, const struct retain_run *run, bool now);
+/* The part of a page that is offered as new; *ghost: it is one, or KEYSET_NONE. */
+enum retain_part learned_part(const struct retain *r, const struct node *node, uint32_t run,
+			      uint32_t *ghost);
+/* A page moved to a run, from another one, from among the ghosts, or from nowhere. */
+void learned_moved(struct retain *r, uint32_t from, uint32_t ghost, uint32_t to, bool matched);
+/* A page of a run leaves; its node is still there. */
+void learned_left(struct retain *r, uint32_t run, struct key key);
+uint32_t learned_victim(const struct retain *r, const struct retain_order *o, double *index);
+const char *learned_check(const struct retain *r);
+
+#endif

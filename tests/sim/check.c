@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: what holds after every event, at rest, and at the end, whatever has happened. */
+#include "daemon/front/request.h"
+#include "tests/sim/sim.h"
+
+/* ---- sums ---- */
+
+static uint64_t request_heap(const struct request *r)
+{
+	uint64_t bytes = r->in_charged;
+
+	if (r->kind == &kind_open || r->kind == &kind_lookup)
+		bytes += r->u.prompt.charged;
+	if (r->kind == &kind_batch && r->u.batch_of.item)
+		bytes += request_heap(r->u.batch_of.item);
+	return bytes;
+}
+
+static void check_session(struct sim *w, struct session *s, uint64_t *heap, uint32_t *sequences,
+			  uint32_t *steps)
+{
+	uint64_t bytes = 0;
+	uint32_t n = 0, requests = 0;
+
+	list_for_each(link, following, &s->sequences)
+	{
+		struct sequence *q = list_entry(link, struct sequence, in_session);
+
+		bytes += q->charged;
+		n++;
+		*steps += q->step.generation != 0;
+	}
+	list_for_each(link, following, &s->requests)
+	{
+		bytes += request_heap(list_entry(link, struct request, in_session));
+		requests++;
+	}
+	sim_check(w, bytes == s->heap.used, "a session is charged %llu bytes and holds %llu",
+		  (unsigned long long)s->heap.used, (unsigned long long)bytes);
+	sim_check(w, n == s->n_sequences, "a session has %u sequences and counts %u", n,
+		  s->n_sequences);
+	sim_check(w, requests == s->in_flight, "a session has %u requests and counts %u", requests,
+		  s->in_flight);
+	sim_check(w, s->state != SESSION_LIVE || s->taken == s->given + s->in_flight,
+		  "of %llu requests %llu are answered and %u in flight",
+		  (unsigned long long)s->taken, (unsigned long long)s->given, s->in_flight);
+	*heap += bytes;
+	*sequences += n;
+}
+
+static void check_sessions(struct sim *w)
+{
+	struct list *all[] = {&w->core.sessions, &w->core.dying, &w->core.ended};
+	uint32_t sequences = 0, steps = 0, live = 0;
+	uint64_t heap = 0;
+
+	for (int i = 0; i < 3; i++) {
+		list_for_each(link, following, all[i])
+		{
+			live += i == 0;
+			check_session(w, list_entry(link, struct session, in_sessions), &heap,
+				      &sequences, &steps);
+		}
+	}
+	list_for_each(link, following, &w->core.closing)
+	{
+		struct sequence *q = list_entry(link, struct sequence, in_session);
+
+		sequences += q->handle.generation != 0;
+		steps += q->step.generation != 0;
+	}
+	sim_check(w, live == w->core.n_sessions, "the number of sessions is wrong");
+	sim_check(w, heap == w->core.heap.used, "the daemon's heap is charged %llu, held are %llu",
+		  (unsigned long long)w->core.heap.used, (unsigned long long)heap);
+	sim_check(w, sequences == w->core.sequences.used, "%u sequences have %u handles", sequences,
+		  w->core.sequences.used);
+	sim_check(w, steps == w->core.steps.used, "%u steps have %u handles", steps,
+		  w->core.steps.used);
+}
+
+static uint64_t jobs_pins(const struct list *jobs)
+{
+	uint64_t pins = 0;
+
+	list_for_each(link, following, jobs)
+	{
+		const struct device_job *j =
+		    (const struct device_job *)(const void *)list_entry(link, struct job, link);
+
+		if (j->op == DEVICE_COPY)
+			pins += 2ull * j->n;
+		else if (j->op == DEVICE_WRITE || j->op == DEVICE_READ)
+			pins += j->n;
+	}
+	return pins;
+}
+
+static void check_pool(struct sim *w, const struct pool *p)
+{
+	const char *wrong = pool_check(p, true);
+	uint64_t pins = 0, quarantined = w->core.pool[0]->quarantined_of_dead;
+
+	sim_check(w, !wrong, "%s", wrong);
+	sim_check(w, p->ceilings + p->surplus <= p->limits.pages,
+		  "%llu pages are promised, there are %u",
+		  (unsigned long long)(p->ceilings + p->surplus), p->limits.pages);
+	for (uint32_t i = 0; i < p->pages.capacity; i++)
+		pins += p->pages.page[i].pins;
+	sim_check(w, pins == jobs_pins(&w->copies.submitted) + jobs_pins(&w->copies.finished),
+		  "%llu pins are held and no job holds them", (unsigned long long)pins);
+	list_for_each(link, following, &p->members)
+	{
+		const struct seq *s = list_entry(link, struct seq, in_pool);
+
+		for (uint32_t i = 0; i < s->n_pages; i++)
+			quarantined += p->pages.page[s->table[i]].state == PAGE_QUARANTINED;
+	}
+	sim_check(w, quarantined >= p->pages.count[PAGE_QUARANTINED],
+		  "%llu pages are in quarantine for somebody, %u in all",
+		  (unsigned long long)quarantined, p->pages.count[PAGE_QUARANTINED]);
+}
+
+/* ---- what clients see ---- */
+
+void check_view(struct sim_client *c, struct sim_view *v)
+{
+	struct sim *w = c->sim;
+	const struct pages *pages = &sim_pool(w)->pages;
+
+	for (uint32_t i = 0; i < v->n_pages; i++)
+		sim_check(w, pages_is_current(pages, v->table[i].index, v->table[i].generation),
+			  "page %u of a table, %u.%u, is no longer what it was", i,
+			  v->table[i].index, v->table[i].generation);
+	for (uint32_t at = v->first_page * SIM_PAGE_TOKENS; at < v->committed; at++)
+		memory_check_row(w, v->table[at / SIM_PAGE_TOKENS - v->first_page].index,
+				 at % SIM_PAGE_TOKENS, v->chain[at], "committed");
+}
+
+/* Its table is known: nothing is in flight, and the daemon has not ended anything of it. */
+static bool is_settled(const struct sim *w, const struct sim_view *v)
+{
+	bool young = w->now_ns - v->used_ns < 19 * NS_PER_S;
+	bool step_young = w->now_ns - v->step_ns < NS_PER_S;
+
+	return v->used && v->open && !v->ops && !v->closing && young &&
+	       (w->mapped || step_young || (!v->step && !v->stuck));
+}
+
+static void check_some_views(struct sim *w)
+{
+	for (uint32_t i = 0; i < w->n_clients; i++) {
+		struct sim_client *c = &w->clients[i];
+		struct sim_view *v = &c->views[below(w, SIM_SEQUENCES)];
+
+		if (c->live && is_settled(w, v))
+			check_view(c, v);
+	}
+}
+
+void check_world(struct sim *w)
+{
+	struct pool *p = sim_pool(w);
+
+	check_sessions(w);
+	if (!p)
+		return;
+	check_pool(w, p);
+	check_some_views(w);
+}
+
+/* ---- who is admitted ---- */
+
+static struct request *request_of(const struct sim_op *o)
+{
+	list_for_each(link, following, &o->client->session->requests)
+	{
+		struct request *r = list_entry(link, struct request, in_session);
+
+		if (r->reply.submission == o->submission)
+			return r;
+	}
+	return NULL;
+}
+
+static bool is_admission(const struct sim_op *o)
+{
+	return o->used && o->submission &&
+	       (o->e.opcode == WIRE_OP_OPEN || o->e.opcode == WIRE_OP_FORK);
+}
+
+static bool outranks(const struct sim_op *a, const struct sim_op *b)
+{
+	if (a->fork->interactive != b->fork->interactive)
+		return a->fork->interactive;
+	/* Without a number it came after all that were seen to wait. */
+	return b->serial == 0 || a->serial < b->serial;
+}
+
+/* It has been let in: did somebody who ranks above wait before, and waits still? */
+static void check_let_in(struct sim *w, struct sim_op *o)
+{
+	o->admitted = true;
+	for (uint32_t i = 0; i < w->n_clients; i++) {
+		struct sim_client *c = &w->clients[i];
+
+		for (uint32_t k = 0; c->live && k < SIM_OPS; k++) {
+			struct sim_op *other = &c->ops[k];
+			struct request *r;
+
+			if (other == o || !is_admission(other) || !other->waits)
+				continue;
+			r = request_of(other);
+			if (r && !list_is_empty(&r->in_wait) && outranks(other, o))
+				o->overtook = true;
+		}
+	}
+}
+
+static void look_at(struct sim *w, struct sim_op *o)
+{
+	struct request *r = request_of(o);
+
+	if (o->admitted || o->submission > o->client->session->taken)
+		return;
+	if (!r || (r->u.prompt.seq && r->u.prompt.seq->admitted))
+		check_let_in(w, o);
+	if (r)
+		o->serial = r->serial;
+}
+
+static bool mark_waiting(struct sim_op *o)
+{
+	struct request *r = request_of(o);
+
+	o->waits = r && r->u.prompt.seq && !list_is_empty(&r->in_wait);
+	return o->waits;
+}
+
+void check_admissions(struct sim *w)
+{
+	bool somebody = false;
+
+	if (!w->somebody_waits && list_is_empty(&sim_core_pool(w)->admission))
+		return;
+	for (int pass = 0; pass < 2; pass++) {
+		for (uint32_t i = 0; i < w->n_clients; i++) {
+			struct sim_client *c = &w->clients[i];
+
+			for (uint32_t k = 0; c->live && k < SIM_OPS; k++) {
+				if (!is_admission(&c->ops[k]))
+					continue;
+				if (pass == 0)
+					look_at(w, &c->ops[k]);
+				else
+					somebody |= mark_waiting(&c->ops[k]);
+			}
+		}
+	}
+	w->somebody_waits = somebody;
+}
+
+/* ---- at rest ---- */
+
+static bool may_wait(struct sim *w, const struct sim_op *o)
+{
+	const struct pool *p = sim_pool(w);
+
+	if (o->view && o->view->ops > 1)
+		return true; /* behind another one of its sequence */
+	if (is_admission(o))
+		return true;
+	return o->e.opcode == WIRE_OP_STEP_BEGIN && p->pages.count[PAGE_QUARANTINED];
+}
+
+void check_rest(struct sim *w)
+{
+	const struct list *first = list_first(&sim_core_pool(w)->admission);
+
+	for (uint32_t i = 0; i < w->n_clients; i++) {
+		struct sim_client *c = &w->clients[i];
+
+		sim_check(w, !c->live || !c->asleep || c->woken || ring_is_empty(&c->completions),
+			  "client %u sleeps on an answer", i);
+		for (uint32_t k = 0; c->live && k < SIM_OPS; k++) {
+			const struct sim_op *o = &c->ops[k];
+
+			sim_check(w, !o->used || !o->submission || may_wait(w, o),
+				  "client %u #%llu %s is never answered", i,
+				  (unsigned long long)o->submission, wire_opcode_name(o->e.opcode));
+		}
+	}
+	if (first && !w->core.draining && sim_core_pool(w)->state == CORE_POOL_READY) {
+		const struct seq *s = list_entry(first, struct request, in_wait)->u.prompt.seq;
+
+		sim_check(w, pool_may_admit(sim_pool(w), (uint64_t)s->ceiling + s->surplus),
+			  "the first that waits for room could be admitted");
+	}
+}
+
+/* ---- the end ---- */
+
+void check_empty(struct sim *w)
+{
+	struct pool *p = sim_pool(w);
+	uint32_t all = UINT32_MAX;
+
+	sim_check(w, core_is_idle(&w->core), "the core is not idle");
+	sim_check(w, list_is_empty(&w->core.ended) && list_is_empty(&w->core.quarantines),
+		  "an ended session is still there");
+	sim_check(w, w->core.heap.used == 0, "%llu bytes are still charged",
+		  (unsigned long long)w->core.heap.used);
+	sim_check(w, w->core.sequences.used == 0 && w->core.steps.used == 0, "handles are left");
+	if (!p)
+		return;
+	sim_check(w,
+		  p->sequences == 0 && p->ceilings == 0 && p->surplus == 0 && p->live == 0 &&
+		      p->open_steps == 0,
+		  "something of a sequence is left in the pool");
+	sim_check(w, pages_free(&p->pages) == p->limits.pages - pool_retained(p),
+		  "pages are lost: %u free, %llu retained", pages_free(&p->pages),
+		  (unsigned long long)pool_retained(p));
+	for (uint32_t i = 0; i < p->prefix.fresh; i++)
+		sim_check(w, p->prefix.nodes[i].kind == NODE_FREE || !p->prefix.nodes[i].users,
+			  "a node is still used");
+	pool_drop_retained(p, RETAIN_NAMESPACES, &all);
+	sim_check(w, p->indexed == 0 && p->prefix.used == 0 && p->prefix.roots == 0,
+		  "%llu pages and %u nodes stay when all is given up",
+		  (unsigned long long)p->indexed, p->prefix.used);
+	sim_check(w, !pool_check(p, true), "%s", pool_check(p, true));
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* driver: draws what happens next. One thread. */
+#include "daemon/base/testing.h"
+#include "tests/sim/sim.h"
+
+static struct sim_view *some_view(struct sim_client *c)
+{
+	for (uint32_t i = 0, at = below(c->sim, SIM_SEQUENCES); i < SIM_SEQUENCES; i++, at++) {
+		struct sim_view *v = &c->views[at % SIM_SEQUENCES];
+
+		if (v->used && !v->ops && !v->closing && (v->open || v->index))
+			return v;
+	}
+	return NULL;
+}
+
+/* A mapped client writes to its pages directly, as far as it may. */
+static void write_rows(struct sim_client *c, struct sim_view *v, uint32_t from, uint32_t to)
+{
+	for (uint32_t at = from; at < to; at++)
+		memory_write(c->sim, v->table[at / SIM_PAGE_TOKENS - v->first_page].index,
+			     at % SIM_PAGE_TOKENS, v->chain[at]);
+}
+
+/* Write what is to be committed, then commit it, without waiting in between. */
+static void finish_step(struct sim_client *c, struct sim_view *v)
+{
+	struct sim *w = c->sim;
+	uint32_t n = v->target - v->start, k = chance(w, 75) ? n : below(w, n + 1);
+	uint32_t written = chance(w, 50) ? n : k;
+	bool bad = chance(w, 8);
+
+	if (bad && chance(w, 50))
+		ask_rows(c, v, 0, 1, true);
+	if (w->mapped && chance(w, 80))
+		write_rows(c, v, v->start, v->start + written);
+	else
+		ask_rows(c, v, v->start, written, false);
+	if (bad)
+		ask_rows(c, v, 0, 1, true);
+	if (chance(w, 10))
+		ask_cancel(c);
+	if (chance(w, 6)) {
+		ask_abort(c, v);
+		return;
+	}
+	ask_commit(c, v, k, !chance(w, 6));
+}
+
+static void in_step(struct sim_client *c, struct sim_view *v)
+{
+	struct sim *w = c->sim;
+	uint32_t kind = below(w, 100);
+
+	if (kind < 70)
+		finish_step(c, v);
+	else if (kind < 78)
+		ask_abort(c, v);
+	else if (kind < 84)
+		ask_fork(c, v);
+	else if (kind < 88)
+		ask_begin(c, v, true, NULL);
+	else if (kind < 91)
+		ask_truncate(c, v);
+	else if (kind < 94)
+		ask_close(c, v);
+	else if (kind < 97)
+		ask_table(c, v, true, NULL);
+	else
+		ask_read(c, v);
+}
+
+static void between_steps(struct sim_client *c, struct sim_view *v)
+{
+	struct sim *w = c->sim;
+	uint32_t kind = below(w, 100);
+
+	if (v->stuck && chance(w, 80))
+		ask_abort(c, v);
+	else if (v->stuck)
+		ask_close(c, v);
+	else if (kind < 55 && v->committed < v->max_tokens)
+		ask_begin(c, v, true, NULL);
+	else if (kind < 66)
+		ask_fork(c, v);
+	else if (kind < 73)
+		ask_truncate(c, v);
+	else if (kind < 78)
+		ask_table(c, v, true, NULL);
+	else if (kind < 84)
+		ask_read(c, v);
+	else
+		ask_close(c, v);
+}
+
+static void act(struct sim_client *c)
+{
+	struct sim *w = c->sim;
+	struct sim_view *v = some_view(c);
+	uint32_t kind = below(w, 100);
+
+	if (!c->live || !c->attached || !client_has_room(c, 12))
+		return;
+	if (kind < 22)
+		ask_open(c, true, NULL);
+	else if (kind < 30)
+		ask_lookup(c, true, NULL);
+	else if (kind < 33)
+		ask_batch(c);
+	else if (kind < 35)
+		ask_cancel(c);
+	else if (kind < 36)
+		ask_null(c);
+	else if (v && !v->open)
+		ask_close(c, v);
+	else if (v && v->step)
+		in_step(c, v);
+	else if (v)
+		between_steps(c, v);
+}
+
+/* Writes at any time while the client believes that its step is open. */
+static void scribble(struct sim_client *c)
+{
+	struct sim_view *v = &c->views[below(c->sim, SIM_SEQUENCES)];
+	uint32_t from;
+
+	if (!c->sim->mapped || !c->process || !v->used || !v->step || v->ops)
+		return;
+	from = v->start + below(c->sim, v->target - v->start);
+	write_rows(c, v, from, v->target);
+}
+
+static void life(struct sim_client *c)
+{
+	struct sim *w = c->sim;
+
+	w->done++;
+	if (c->live) {
+		if (chance(w, 30))
+			client_die(c, chance(w, 50));
+	} else if (c->process) {
+		if (chance(w, 50))
+			client_exit(c);
+	} else if (!c->session) {
+		client_start(c);
+	}
+}
+
+static void pass_time(struct sim *w)
+{
+	uint32_t jumps = chance(w, 30) ? 8 : chance(w, 10) ? 80 : 1;
+
+	w->done++;
+	sim_trace(w, "time passes, %u times", jumps);
+	while (jumps--) {
+		w->now_ns += random_below(&w->random, 300 * NS_PER_MS);
+		for (int i = 0; i < 17; i++)
+			sim_turn(w);
+	}
+}
+
+static void work(struct sim *w)
+{
+	struct sim_executor *e = chance(w, 80) ? &w->copies : &w->work;
+	bool fails = w->failing && e == &w->copies && chance(w, 1);
+
+	if (chance(w, w->work_rate))
+		sim_executor_step(e, fails ? -5 : 0);
+}
+
+static void arm_failpoint(struct sim *w)
+{
+	static const enum failpoint_name points[] = {
+	    FAILPOINT_commit_memory, FAILPOINT_open_memory, FAILPOINT_prefix_node,
+	    FAILPOINT_rows_memory,   FAILPOINT_slots_grow,  FAILPOINT_step_memory,
+	    FAILPOINT_timers_grow,
+	};
+
+	failpoint_arm(points[below(w, 7)], below(w, 4), 1);
+}
+
+static void wake(struct sim_client *c)
+{
+	if (!c->wake_pending || !c->live)
+		return;
+	c->wake_pending = false;
+	c->sim->core_sleeps = false;
+	session_wake(c->session);
+}
+
+void driver_event(struct sim *w)
+{
+	struct sim_client *c = &w->clients[below(w, w->n_clients)];
+	uint32_t kind = below(w, 1000);
+
+	if (kind < 400)
+		act(c);
+	else if (kind < 640)
+		sim_turn(w);
+	else if (kind < 760)
+		work(w);
+	else if (kind < 820)
+		wake(c);
+	else if (kind < 920)
+		client_reap(c);
+	else if (kind < 950)
+		scribble(c);
+	else if (kind < 960)
+		pass_time(w);
+	else if (kind < 970)
+		life(c);
+	else if (kind < 980 && w->failpoints)
+		arm_failpoint(w);
+	else
+		sim_turn(w);
+	if (w->quiet || kind >= 990)
+		sim_rest(w);
+}

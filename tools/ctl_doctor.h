@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_TOOLS_CTL_DOCTOR_H
+#define KVHOST_TOOLS_CTL_DOCTOR_H
+
+/* ctl_doctor: what the files of `kvctl doctor` share. One thread; calls block for bounded times. */
+
+#include "tools/ctl.h"
+
+enum doctor_state {
+	DOCTOR_OK,
+	DOCTOR_NOTE, /* good to know; nothing must be done */
+	DOCTOR_MEND, /* something does not work, or works badly, until it is mended */
+};
+
+struct doctor {
+	json_t *checks; /* {check, state, is, needed, command} */
+	bool mend;      /* one of them is to be mended */
+	/* What the daemon said; NULL: it does not answer. */
+	json_t *health, *config;
+	char unreachable[CTL_LINE_BYTES]; /* why it does not */
+	bool absent;                      /* because there is none */
+};
+
+/* `needed` and `command` may be NULL. */
+void doctor_say(struct doctor *d, const char *check, enum doctor_state state, const char *is,
+		const char *needed, const char *command);
+
+/* A number at the start of a file, or behind a name in it ("" = none). false: there is none. */
+bool doctor_number(const char *path, const char *name, unsigned long long *out);
+
+/* ctl_doctor_daemon.c */
+void doctor_ask(struct doctor *d, const struct ctl_options *options);
+void doctor_check_daemon(struct doctor *d, const struct ctl_options *options);
+/* Bytes of the pools that are configured with a size, and of those that have memory already. */
+void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted,
+		       unsigned long long *made);
+
+#endif

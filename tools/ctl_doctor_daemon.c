@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctl_doctor_daemon: the daemon's side of `kvctl doctor`: does it answer, does it speak the same
+ * protocol, who may reach its socket and files. One thread; asking waits for bounded times.
+ */
+
+#include "tools/ctl_doctor.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libclient/kvhost.h"
+#include "shm/text.h"
+
+#define SOCKET_FILE "/run/kvhost/kvhost.sock"
+#define STATE       "/var/lib/kvhost"
+#define CONNECT_US  3000000
+#define ANSWER_S    30
+#define PATH_BYTES  512
+
+static json_t *ask(struct kvhost *host, const char *question)
+{
+	char *answer = NULL;
+	json_t *root = NULL;
+
+	if (kvhost_ask(host, question, NULL, &answer) == 0)
+		root = json_loads(answer, 0, NULL);
+	free(answer);
+	if (json_is_object(root))
+		return root;
+	json_decref(root);
+	return NULL;
+}
+
+static void give_up(int number)
+{
+	static const char text[] = "kvctl: the daemon took the question and does not answer\n";
+
+	(void)number;
+	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+		_exit(CTL_UNHEALTHY);
+	_exit(CTL_UNHEALTHY);
+}
+
+void doctor_ask(struct doctor *d, const struct ctl_options *options)
+{
+	struct kvhost_options connect = {
+	    .socket = options->socket, .client = "kvctl", .connect_timeout_us = CONNECT_US};
+	struct kvhost *host = NULL;
+	int r = kvhost_connect(&connect, &host);
+
+	if (r) {
+		const char *reason = kvhost_reason(NULL);
+
+		d->absent = r == KVHOST_EGONE || r == KVHOST_ENOENT;
+		snprintf(d->unreachable, sizeof(d->unreachable), "%s",
+			 reason[0] ? reason : kvhost_strerror(r));
+		text_clean(d->unreachable, strlen(d->unreachable));
+		return;
+	}
+	signal(SIGALRM, give_up);
+	alarm(ANSWER_S);
+	d->health = ask(host, "health");
+	d->config = ask(host, "config");
+	alarm(0);
+	if (!d->health)
+		snprintf(d->unreachable, sizeof(d->unreachable), "%s", kvhost_reason(host));
+	text_clean(d->unreachable, strlen(d->unreachable));
+	kvhost_disconnect(&host);
+}
+
+/* The value of a key in the answer to "config"; NULL: there is none. */
+static const json_t *config_value(const struct doctor *d, const char *key)
+{
+	const json_t *values = json_object_get(d->config, "values");
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(values, i, row)
+	{
+		const char *name = json_string_value(json_object_get(row, "key"));
+
+		if (name && !strcmp(name, key))
+			return json_object_get(row, "value");
+	}
+	return NULL;
+}
+
+void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted, unsigned long long *made)
+{
+	json_int_t memory = json_integer_value(json_object_get(d->health, "memory_bytes"));
+	char key[64];
+
+	*wanted = 0;
+	for (unsigned i = 0;; i++) {
+		const json_t *bytes;
+
+		snprintf(key, sizeof(key), "pools[%u].name", i);
+		if (!config_value(d, key))
+			break;
+		snprintf(key, sizeof(key), "pools[%u].pool_bytes", i);
+		bytes = config_value(d, key);
+		if (json_is_integer(bytes) && json_integer_value(bytes) > 0)
+			*wanted += (unsigned long long)json_integer_value(bytes);
+	}
+	*made = memory > 0 ? (unsigned long long)memory : 0;
+}
+
+/* ---- files ---- */
+
+struct wanted { /* of a file; `most`: bits of the mode that it may have, `least`: must have */
+	const char *check;
+	const char *path;
+	unsigned least, most;
+	const char *group; /* if there is one of this name; NULL: any */
+};
+
+static void check_file(struct doctor *d, const struct wanted *w, bool missing_is_bad)
+{
+	const struct group *g = w->group ? getgrnam(w->group) : NULL;
+	char is[PATH_BYTES + 64], needed[128], command[PATH_BYTES + 64];
+	struct stat s;
+	unsigned mode;
+
+	if (stat(w->path, &s)) {
+		/* Who may not look into a private folder has no reason to worry. */
+		missing_is_bad &= errno != EACCES;
+		snprintf(is, sizeof(is), "%s: %s", w->path, strerror(errno));
+		doctor_say(d, w->check, missing_is_bad ? DOCTOR_MEND : DOCTOR_NOTE, is,
+			   "made by the daemon or its unit when it starts",
+			   "systemctl start kvhostd");
+		return;
+	}
+	mode = s.st_mode & 07777;
+	snprintf(is, sizeof(is), "%s: mode %04o, user %u, group %u", w->path, mode,
+		 (unsigned)s.st_uid, (unsigned)s.st_gid);
+	if ((mode & w->least) != w->least || (mode & ~w->most)) {
+		snprintf(needed, sizeof(needed), "at least mode %04o, at most %04o", w->least,
+			 w->most);
+		snprintf(command, sizeof(command), "chmod %04o %s", w->most, w->path);
+		doctor_say(d, w->check, DOCTOR_MEND, is, needed, command);
+	} else if (g && s.st_gid != g->gr_gid) {
+		snprintf(needed, sizeof(needed), "the group %s, for users other than the daemon's",
+			 w->group);
+		snprintf(command, sizeof(command), "chgrp %s %s", w->group, w->path);
+		doctor_say(d, w->check, DOCTOR_MEND, is, needed, command);
+	} else {
+		doctor_say(d, w->check, DOCTOR_OK, is, NULL, NULL);
+	}
+}
+
+static void check_files(struct doctor *d, const struct ctl_options *options)
+{
+	const char *state = json_string_value(config_value(d, "state_directory"));
+	const char *socket = options->socket ? options->socket : getenv("KVHOST_SOCKET");
+	char folder[PATH_BYTES];
+
+	if (!socket || !socket[0])
+		socket = SOCKET_FILE;
+	snprintf(folder, sizeof(folder), "%s", options->stats);
+	if (strrchr(folder, '/'))
+		*strrchr(folder, '/') = 0;
+
+	const struct wanted files[] = {
+	    {"runtime directory", folder[0] ? folder : "/", 0500, 0755, NULL},
+	    {"socket", socket, 0600, 0666, "kvhost"},
+	    {"stats file", options->stats, 0400, 0644, "kvhost-admin"},
+	    {"state directory", state ? state : STATE, 0700, 0700, NULL},
+	};
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)
+		check_file(d, &files[i], d->health != NULL);
+}
+
+static void check_group(struct doctor *d, const char *name, const char *what)
+{
+	const struct group *g = getgrnam(name);
+	char check[64], is[128];
+
+	snprintf(check, sizeof(check), "group %s", name);
+	if (!g) {
+		doctor_say(d, check, DOCTOR_MEND, "there is none", what,
+			   "systemd-sysusers kvhost.conf");
+		return;
+	}
+	snprintf(is, sizeof(is), "group %u", (unsigned)g->gr_gid);
+	doctor_say(d, check, DOCTOR_OK, is, what, NULL);
+}
+
+/* ---- the daemon ---- */
+
+static void check_answer(struct doctor *d)
+{
+	const char *state = json_string_value(json_object_get(d->health, "state"));
+	const char *version = json_string_value(json_object_get(d->health, "version"));
+	const json_t *warnings = json_object_get(d->health, "warnings");
+	char is[CTL_LINE_BYTES + 64], mine[32];
+	json_t *warning;
+	size_t i;
+
+	snprintf(mine, sizeof(mine), "%d.%d", KVHOST_VERSION_MAJOR, KVHOST_VERSION_MINOR);
+	if (!d->health) {
+		snprintf(is, sizeof(is), "no answer: %s", d->unreachable);
+		doctor_say(d, "daemon", d->absent ? DOCTOR_NOTE : DOCTOR_MEND, is,
+			   "a daemon that runs and answers", "systemctl start kvhostd");
+		return;
+	}
+	snprintf(is, sizeof(is), "%s, version %s; this kvctl is %s and speaks its protocol",
+		 state ? state : "?", version ? version : "?", mine);
+	if (!version || strncmp(version, mine, strlen(mine)) != 0)
+		doctor_say(d, "daemon", DOCTOR_NOTE, is, "the same version of both", NULL);
+	else if (!state || strcmp(state, "running") != 0)
+		doctor_say(d, "daemon", DOCTOR_MEND, is, "running", "kvctl drain --undo");
+	else
+		doctor_say(d, "daemon", DOCTOR_OK, is, NULL, NULL);
+	json_array_foreach(warnings, i, warning)
+	{
+		const char *text = json_string_value(warning);
+
+		doctor_say(d, "daemon's warning", DOCTOR_NOTE, text ? text : "?", NULL, NULL);
+	}
+}
+
+static void check_stats(struct doctor *d, const struct ctl_options *options)
+{
+	struct statsfile_snapshot s = {0};
+	char sentence[CTL_LINE_BYTES], is[CTL_LINE_BYTES + 128];
+	enum ctl_exit judged;
+	int r = ctl_stats_read(options->stats, &s);
+
+	if (r == -EPROTO) {
+		doctor_say(d, "layout", DOCTOR_MEND,
+			   "the stats file is not one that this kvctl can read",
+			   "kvctl and the daemon of the same version", "systemctl restart kvhostd");
+		return;
+	}
+	if (r) {
+		snprintf(is, sizeof(is), "%s: %s", options->stats, strerror(-r));
+		doctor_say(d, "layout", r == -ENOENT && !d->health ? DOCTOR_NOTE : DOCTOR_MEND, is,
+			   "a stats file that this user may read (group kvhost-admin)",
+			   "usermod -aG kvhost-admin \"$USER\"");
+		return;
+	}
+	judged = ctl_stats_judge(&s, sentence);
+	snprintf(is, sizeof(is), "stats file %" PRIu32 ".%" PRIu32 ", this kvctl reads %d.%d; %s",
+		 s.head.major, s.head.minor, STATSFILE_MAJOR, STATSFILE_MINOR, sentence);
+	if (judged == CTL_UNHEALTHY)
+		doctor_say(d, "layout", DOCTOR_MEND, is, "a daemon that runs and moves",
+			   "systemctl restart kvhostd");
+	else
+		doctor_say(d, "layout", judged == CTL_OK ? DOCTOR_OK : DOCTOR_NOTE, is, NULL, NULL);
+	statsfile_snapshot_free(&s);
+}
+
+void doctor_check_daemon(struct doctor *d, const struct ctl_options *options)
+{
+	check_answer(d);
+	check_stats(d, options);
+	check_files(d, options);
+	check_group(d, "kvhost", "its members may connect");
+	check_group(d, "kvhost-admin", "its members may steer and read the stats file");
+}
