@@ -63,6 +63,14 @@ enum core_pool_state {
 	CORE_POOL_FAILED, /* its memory is gone; attach is refused, what is open ends with EIO */
 };
 
+struct hybrid_layout { /* where images lie; all 0 in a dense pool */
+	uint32_t n;    /* sections */
+	struct payload_section_place *sections;
+	uint64_t state_offset, state_stride; /* in the pool's memory */
+	uint64_t ring_offset, ring_stride;
+	uint64_t slot_bytes, retained_bytes;
+};
+
 struct core_pool {
 	struct core *core;
 	const struct config_pool *config;
@@ -71,7 +79,9 @@ struct core_pool {
 	struct payload_pool description; /* of the first attach: with layers the stamp */
 	struct payload_layer *layers;
 	uint8_t stamp[16];
+	struct payload_section *sections;
 	struct geometry geometry;
+	struct hybrid_layout layout;
 	struct plan plan;
 	struct device_memory memory;
 	struct device_job making;
@@ -106,8 +116,9 @@ struct sequence {
 	struct list queue; /* requests, in the order submitted */
 	uint64_t used_ns;
 	uint64_t step_ns;
-	uint64_t charged; /* heap bytes */
-	uint32_t rows;    /* row operations in flight */
+	uint64_t charged;              /* heap bytes */
+	uint32_t rows;                 /* row operations in flight */
+	uint32_t system_end, user_end; /* offsets that the client named at open */
 	bool interactive;
 	bool closing;
 };

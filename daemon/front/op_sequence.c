@@ -3,7 +3,7 @@
 #include <errno.h>
 
 #include "daemon/base/panic.h"
-#include "daemon/front/request.h"
+#include "daemon/front/hybrid.h"
 
 /* ---- fork ---- */
 
@@ -46,6 +46,7 @@ static void fork_abandon(struct request *r, int status)
 {
 	(void)status;
 	list_remove(&r->in_wait);
+	hybrid_abandon(r);
 	close_fork(r);
 }
 
@@ -59,6 +60,8 @@ static enum run_result fork_finish(struct request *r)
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	}
 	r->u.prompt.seq = NULL;
+	q->system_end = r->sequence->system_end;
+	q->user_end = r->sequence->user_end;
 	if (charge_sequence(q)) {
 		sequence_abandon(q);
 		return refuse(r, WIRE_EQUOTA,
@@ -74,6 +77,28 @@ static enum run_result fork_finish(struct request *r)
 	return done(r);
 }
 
+static void fork_copied(struct request *r, int result)
+{
+	if (result) {
+		close_fork(r);
+		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
+		core_pool_fail(r->pool);
+	} else {
+		fork_finish(r);
+	}
+	request_finish(r);
+}
+
+/* The fork begins with a copy of its parent's state. */
+static enum run_result fork_image(struct request *r)
+{
+	if (hybrid_start(r, r->u.prompt.seq, IMAGE_JOB_FORK, IMAGE_NONE, r->sequence->seq,
+			 fork_copied) == 0)
+		return RUN_WAIT;
+	close_fork(r);
+	return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
+}
+
 static enum run_result fork_run(struct request *r, uint32_t *budget)
 {
 	struct core_pool *p = r->pool;
@@ -82,6 +107,8 @@ static enum run_result fork_run(struct request *r, uint32_t *budget)
 	int result;
 
 	(void)budget;
+	if (r->batch && p->pool.hybrid)
+		return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of an image");
 	if (!*seq) {
 		result = seq_fork(r->sequence->seq, (uint32_t)r->entry.arg0, seq);
 		if (result == POOL_RANGE)
@@ -98,7 +125,7 @@ static enum run_result fork_run(struct request *r, uint32_t *budget)
 			list_remove(&r->in_wait);
 			core_pool_settle(p); /* whose turn is it now? */
 		}
-		return fork_finish(r);
+		return p->pool.hybrid ? fork_image(r) : fork_finish(r);
 	}
 	if (r->batch) {
 		close_fork(r);
@@ -138,6 +165,11 @@ static enum run_result truncate_run(struct request *r, uint32_t *budget)
 				      s->first_page * page_tokens, s->committed);
 		if (result == POOL_BUSY)
 			return refuse(r, WIRE_EBUSY, "a step is open");
+		if (result == POOL_NEVER)
+			return refuse(r, WIRE_ENOTSUP,
+				      "a hybrid sequence has no state at %llu tokens: open the prompt "
+				      "again with max_cached_tokens",
+				      (unsigned long long)r->entry.arg0);
 		if (result)
 			return refuse(r, WIRE_ENOMEM, "the daemon has no memory for the page");
 		r->u.step.phase = 1;

@@ -18,6 +18,7 @@ int core_pools_init(struct core *c)
 		p->config = &c->config->pools[i];
 		p->state = CORE_POOL_DECLARED;
 		p->memory.segment = SEGMENT_NONE;
+		p->memory.retained = SEGMENT_NONE;
 		list_init(&p->attaching);
 		list_init(&p->admission);
 		list_init(&p->starving);
@@ -41,7 +42,10 @@ void core_pools_deinit(struct core *c)
 			pool_deinit(&p->pool);
 		}
 		segment_free(&p->memory.segment);
+		segment_free(&p->memory.retained);
 		geometry_free(&p->geometry);
+		free(p->layout.sections);
+		free(p->sections);
 		free(p->layers);
 		free(p);
 	}

@@ -20,6 +20,9 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 		r = prefix_init(&p->prefix, limits->nodes, limits->page_tokens, maker, stamp);
 	if (!r)
 		r = retain_init(&p->retain, &p->prefix);
+	if (!r && limits->lanes)
+		r = images_init(&p->images, limits->lanes, limits->retained_slots);
+	p->hybrid = limits->lanes > 0;
 	if (r)
 		pool_deinit(p);
 	return r;
@@ -28,6 +31,8 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 void pool_deinit(struct pool *p)
 {
 	must(p->sequences == 0);
+	if (p->hybrid)
+		images_deinit(&p->images);
 	retain_deinit(&p->retain);
 	prefix_deinit(&p->prefix);
 	pages_deinit(&p->pages);
@@ -59,6 +64,61 @@ void pool_hold(struct pool *p, uint32_t node)
 	}
 }
 
+static void evict(struct pool *p, uint32_t node);
+
+/* In a hybrid pool a page is of use only with a state at or behind it. */
+static void drop_useless(struct pool *p, uint32_t node)
+{
+	if (p->hybrid && p->prefix.nodes[node].kind == NODE_TOKENS &&
+	    prefix_may_leave(&p->prefix, node, TIER_DEVICE))
+		evict(p, node);
+}
+
+void pool_keep(struct pool *p, uint32_t node)
+{
+	while (prefix_keep(&p->prefix, node))
+		node = p->prefix.nodes[node].parent;
+}
+
+void pool_unkeep(struct pool *p, uint32_t node)
+{
+	while (node != NODE_NONE) {
+		uint32_t above = prefix_unkeep(&p->prefix, node);
+
+		drop_useless(p, node);
+		node = above;
+	}
+}
+
+static void free_image(struct pool *p, uint32_t image)
+{
+	uint32_t node = p->images.image[image].node;
+
+	image_give(&p->images, image);
+	pool_unkeep(p, node);
+}
+
+void pool_give_up(struct pool *p, uint32_t image)
+{
+	struct image *it = &p->images.image[image];
+
+	p->prefix.nodes[it->node].state = STATE_NONE;
+	if (it->claims == 0) {
+		free_image(p, image);
+		return;
+	}
+	image_doom(&p->images, image);
+}
+
+void pool_claim_done(struct pool *p, uint32_t image)
+{
+	struct image *it = &p->images.image[image];
+
+	must(it->claims > 0);
+	if (--it->claims == 0 && it->state == IMAGE_DOOMED)
+		free_image(p, image);
+}
+
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 {
 	while (*node != NODE_NONE && *budget) {
@@ -69,8 +129,10 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 		if (last)
 			count_live(p, at, -1);
 		*node = prefix_release(&p->prefix, at);
-		if (last)
+		if (last) {
 			retain_idle(&p->retain, at);
+			drop_useless(p, at);
+		}
 		pool_trim(p);
 	}
 }
@@ -128,14 +190,30 @@ static uint32_t next_victim(const struct pool *p)
 	return victim;
 }
 
+/* Give up what is worth least; false: nothing can be given up. */
+static bool give_up_one(struct pool *p, uint32_t name_space)
+{
+	uint32_t victim;
+
+	if (p->hybrid) {
+		victim = image_victim(&p->images, name_space);
+		if (victim == IMAGE_NONE)
+			return false;
+		pool_give_up(p, victim);
+		return true;
+	}
+	victim = next_victim(p);
+	if (victim == NODE_NONE)
+		return false;
+	evict(p, victim);
+	return true;
+}
+
 bool pool_make_room(struct pool *p, uint32_t n)
 {
 	while (pages_free(&p->pages) < n) {
-		uint32_t victim = next_victim(p);
-
-		if (victim == NODE_NONE)
+		if (!give_up_one(p, IMAGE_NONE))
 			return false;
-		evict(p, victim);
 	}
 	return true;
 }
@@ -143,11 +221,8 @@ bool pool_make_room(struct pool *p, uint32_t n)
 void pool_trim(struct pool *p)
 {
 	while (p->indexed > p->limits.prefix_budget && protection(budget_is_kept)) {
-		uint32_t victim = next_victim(p);
-
-		if (victim == NODE_NONE)
+		if (!give_up_one(p, IMAGE_NONE))
 			return;
-		evict(p, victim);
 	}
 }
 
@@ -155,9 +230,17 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 {
 	for (; *budget; --*budget) {
 		uint64_t tick;
-		uint32_t victim = name_space == RETAIN_NAMESPACES
-				      ? next_victim(p)
-				      : retain_victim(&p->retain, name_space, &tick);
+		uint32_t victim;
+
+		if (p->hybrid) {
+			if (!give_up_one(p,
+					 name_space == RETAIN_NAMESPACES ? IMAGE_NONE : name_space))
+				return true;
+			continue;
+		}
+		victim = name_space == RETAIN_NAMESPACES
+			     ? next_victim(p)
+			     : retain_victim(&p->retain, name_space, &tick);
 
 		if (victim == NODE_NONE)
 			return true;
@@ -174,6 +257,8 @@ int pool_may_admit(const struct pool *p, uint64_t ceiling)
 		return POOL_NEVER;
 	if (!protection(ceilings_are_kept))
 		return 0;
+	if (p->hybrid && p->images.lanes_free == 0)
+		return POOL_WAIT;
 	return taken <= p->limits.pages - ceiling ? 0 : POOL_WAIT;
 }
 
@@ -224,7 +309,8 @@ const char *pool_check(const struct pool *p, bool everything)
 		    p->pages.count[PAGE_DRAINING] + p->pages.count[PAGE_QUARANTINED];
 	if (allocated + pages_free(&p->pages) != p->limits.pages)
 		return "free and allocated pages are not the capacity";
-	if (p->indexed > p->limits.prefix_budget && p->live < p->indexed)
+	if (p->indexed > p->limits.prefix_budget && p->live < p->indexed &&
+	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
 	if (p->pages.refused_references)
 		return "a reference was taken back at 0";
@@ -240,7 +326,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		live += n->users > 0;
 		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
 			return "a node and its page do not name each other";
-		if (n->run == RUN_NONE)
+		if (n->run == RUN_NONE && !p->hybrid)
 			return "an indexed page is in no run";
 	}
 	if (live != p->live)
@@ -250,5 +336,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		wrong = retain_check(&p->retain);
 	if (!wrong)
 		wrong = pages_check(&p->pages);
+	if (!wrong && p->hybrid)
+		wrong = images_check(&p->images, &p->prefix);
 	return wrong ? wrong : check_sequences(p);
 }
