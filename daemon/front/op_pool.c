@@ -34,9 +34,9 @@ static bool attach_check(struct request *r)
 		return refused(r, WIRE_EINVAL, "%u state sections; at most %u are accepted",
 			       in->n_sections, PAYLOAD_SECTIONS_MAX);
 	if (bytes != r->entry.in_bytes)
-		return refused(r, WIRE_EINVAL, "%u layers and %u sections take %llu bytes of input, not %u",
-			       in->n_layers, in->n_sections, (unsigned long long)bytes,
-			       r->entry.in_bytes);
+		return refused(
+		    r, WIRE_EINVAL, "%u layers and %u sections take %llu bytes of input, not %u",
+		    in->n_layers, in->n_sections, (unsigned long long)bytes, r->entry.in_bytes);
 	if (!memchr(in->name, 0, sizeof(in->name)) || in->name[0] == 0)
 		return refused(r, WIRE_EINVAL, "the pool's name is empty or not terminated");
 	if (!range_is_zero(in->reserved, sizeof(in->reserved)) || in->want_map > 1)
@@ -183,7 +183,7 @@ static uint32_t retained_slots(const struct core_pool *p)
 	if (p->layout.n == 0 || p->plan.effective_prefix_pages == 0)
 		return 0;
 	return (uint32_t)(p->config->retained_slots == CONFIG_NULL ? 2 * p->config->lanes
-								    : p->config->retained_slots);
+								   : p->config->retained_slots);
 }
 
 static void made(struct job *job)
@@ -320,8 +320,9 @@ static bool same_sections(struct request *r, const struct core_pool *p)
 		const struct payload_section *have = &p->sections[i];
 
 		if (memcmp(have->name, found[i].name, sizeof(have->name)))
-			return refused(r, WIRE_EMISMATCH, "section %u: pool %s has %.32s, found %.32s",
-				       i, p->config->name, have->name, found[i].name);
+			return refused(r, WIRE_EMISMATCH,
+				       "section %u: pool %s has %.32s, found %.32s", i,
+				       p->config->name, have->name, found[i].name);
 		if (!same(r, p, "bytes of a section", have->bytes, found[i].bytes) ||
 		    !same(r, p, "kind of a section", have->kind, found[i].kind))
 			return false;
@@ -384,8 +385,7 @@ static bool send_blocks(struct request *r, const struct core_pool *p)
 		written = reply_array(r,
 				      (uint32_t)(sizeof(struct payload_pool_info) +
 						 g->n_layers * sizeof(struct payload_block)),
-				      p->layout.sections, p->layout.n,
-				      sizeof(*p->layout.sections));
+				      p->layout.sections, p->layout.n, sizeof(*p->layout.sections));
 	r->reply.count = g->n_layers;
 	return written;
 }

@@ -59,7 +59,8 @@ static bool prompt_check(struct request *r)
 			       o->n_tokens, o->system_end_tokens, o->user_end_tokens,
 			       o->opener_tokens);
 	if (o->system_end_tokens && o->opener_tokens && o->system_end_tokens > o->opener_tokens)
-		return refused(r, WIRE_EINVAL, "the system block ends at %u, behind the opener at %u",
+		return refused(r, WIRE_EINVAL,
+			       "the system block ends at %u, behind the opener at %u",
 			       o->system_end_tokens, o->opener_tokens);
 	if (o->user_end_tokens && o->opener_tokens && o->user_end_tokens > o->opener_tokens)
 		return refused(r, WIRE_EINVAL,
@@ -221,7 +222,7 @@ static uint32_t miss_on_wire(enum match_miss miss)
 	static const uint8_t codes[] = {
 	    [MATCH_COMPLETE] = PAYLOAD_MISS_NONE,     [MATCH_NONE] = PAYLOAD_MISS_NO_MATCH,
 	    [MATCH_DIVERGED] = PAYLOAD_MISS_DIVERGED, [MATCH_OFF] = PAYLOAD_MISS_OFF,
-	    [MATCH_IMAGE] = PAYLOAD_MISS_IMAGE,	      [MATCH_LIMIT] = PAYLOAD_MISS_LIMIT,
+	    [MATCH_IMAGE] = PAYLOAD_MISS_IMAGE,       [MATCH_LIMIT] = PAYLOAD_MISS_LIMIT,
 	    [MATCH_GONE] = PAYLOAD_MISS_GONE,
 	};
 

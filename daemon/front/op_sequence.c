@@ -166,10 +166,11 @@ static enum run_result truncate_run(struct request *r, uint32_t *budget)
 		if (result == POOL_BUSY)
 			return refuse(r, WIRE_EBUSY, "a step is open");
 		if (result == POOL_NEVER)
-			return refuse(r, WIRE_ENOTSUP,
-				      "a hybrid sequence has no state at %llu tokens: open the prompt "
-				      "again with max_cached_tokens",
-				      (unsigned long long)r->entry.arg0);
+			return refuse(
+			    r, WIRE_ENOTSUP,
+			    "a hybrid sequence has no state at %llu tokens: open the prompt "
+			    "again with max_cached_tokens",
+			    (unsigned long long)r->entry.arg0);
 		if (result)
 			return refuse(r, WIRE_ENOMEM, "the daemon has no memory for the page");
 		r->u.step.phase = 1;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/panic.h"
-#include "daemon/front/request.h"
+#include "daemon/front/hybrid.h"
 
 int core_pools_init(struct core *c)
 {
@@ -148,6 +148,32 @@ static void publish_sums(struct core_pool *p)
 	pool_counters_set(c, COUNTER_pool_saturated, p->saturated);
 }
 
+static void publish_states(struct core_pool *p)
+{
+	const struct images *s = &p->pool.images;
+	const uint64_t *skips = p->pool.stats.capture_skips;
+	struct pool_counters *c = p->counters;
+
+	pool_counters_set(c, COUNTER_pool_lanes_capacity, s->n_lanes);
+	pool_counters_set(c, COUNTER_pool_lanes_used, s->n_lanes - s->lanes_free);
+	pool_counters_set(c, COUNTER_retained_slots_capacity, s->n_images);
+	pool_counters_set(c, COUNTER_retained_slots_used, s->in_use);
+	pool_counters_set(c, COUNTER_checkpoint_captures, s->captures[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_checkpoint_claims, s->claims[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_checkpoint_discards, s->given_up[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_prefix_captures, s->captures[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_prefix_claims, s->claims[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_prefix_discards, s->given_up[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_captures_replaced, s->replaced);
+	pool_counters_set(c, COUNTER_capture_skips_exists, skips[CAPTURE_EXISTS]);
+	pool_counters_set(c, COUNTER_capture_skips_no_slot, skips[CAPTURE_NO_SLOT]);
+	pool_counters_set(c, COUNTER_capture_skips_short, skips[CAPTURE_SHORT]);
+	pool_counters_set(c, COUNTER_capture_skips_off, skips[CAPTURE_OFF]);
+	pool_counters_set(c, COUNTER_capture_skips_unknown, skips[CAPTURE_UNKNOWN]);
+	pool_counters_set(c, COUNTER_capture_skips_in_image, skips[CAPTURE_IN_IMAGE]);
+	pool_counters_set(c, COUNTER_capture_skips_shared, skips[CAPTURE_SHARED]);
+}
+
 void core_pool_publish(struct core_pool *p)
 {
 	if (p->pool.limits.pages == 0)
@@ -155,5 +181,6 @@ void core_pool_publish(struct core_pool *p)
 	pool_counters_begin(p->counters);
 	publish_gauges(p);
 	publish_sums(p);
+	publish_states(p);
 	pool_counters_end(p->counters);
 }

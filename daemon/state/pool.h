@@ -79,7 +79,7 @@ enum pool_outcome {
 	POOL_RANGE,    /* an argument out of its range */
 	POOL_STEP,     /* the step is poisoned or was ended */
 	POOL_BUSY,     /* not with a step open */
-	POOL_SLOT,	/* a receipt names a foreign slot */
+	POOL_SLOT,     /* a receipt names a foreign slot */
 	POOL_MORE,     /* the budget of this turn is used up: call again */
 };
 
