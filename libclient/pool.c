@@ -162,6 +162,26 @@ int pool_check(const struct kvhost_pool *pool)
 	return pool->serial == pool->host->serial ? 0 : KVHOST_EGONE;
 }
 
+/* Where the sections of a hybrid pool lie in their slots. */
+static int take_sections(struct kvhost_pool *pool, const struct kvhost_pool_description *d,
+			 const struct payload_pool_info *info, const char *from)
+{
+	for (uint32_t i = 0; i < info->n_sections; i++) {
+		struct payload_section_place s;
+		uint64_t stride;
+
+		memcpy(&s, from + i * sizeof(s), sizeof(s));
+		stride = s.kind == PAYLOAD_RING ? info->ring_stride : info->state_stride;
+		if (s.bytes != d->sections[i].bytes || s.bytes > stride ||
+		    s.offset > stride - s.bytes)
+			return host_fail(pool->host, KVHOST_EVIOLATION,
+					 "section %u is said to lie outside of its slot", i);
+		pool->sections[i] = (struct kvhost_place){
+		    .offset = s.offset, .bytes = s.bytes, .ring = s.kind == PAYLOAD_RING};
+	}
+	return 0;
+}
+
 /* The daemon's answer, copied before it is judged. */
 static int take_info(struct kvhost_pool *pool, const struct kvhost_pool_description *d,
 		     const char *from, const struct completion *c, uint32_t *out_parts)
@@ -193,18 +213,8 @@ static int take_info(struct kvhost_pool *pool, const struct kvhost_pool_descript
 		    .v_format = b.v_format,
 		};
 	}
-	for (uint32_t i = 0; i < info.n_sections;
-	     i++, from += sizeof(struct payload_section_place)) {
-		struct payload_section_place s;
-
-		memcpy(&s, from, sizeof(s));
-		pool->sections[i] = (struct kvhost_place){
-		    .offset = s.offset, .bytes = s.bytes, .ring = s.kind == PAYLOAD_RING};
-		if (s.bytes != d->sections[i].bytes ||
-		    s.bytes > info.state_stride + info.ring_stride)
-			return host_fail(pool->host, KVHOST_EVIOLATION,
-					 "section %u is said to have another size", i);
-	}
+	if (take_sections(pool, d, &info, from))
+		return KVHOST_EVIOLATION;
 	pool->index = c->index;
 	pool->generation = c->generation;
 	pool->info = (struct kvhost_pool_info){

@@ -10,18 +10,23 @@
  * follow their struct in the order named. The daemon copies the whole of `in` before it looks.
  *
  * OP_POOL_ATTACH  in: payload_pool, layers[n_layers], sections[n_sections]
- *                 out: payload_pool_info, blocks[n_layers], section places; completion: handle,
- * count = blocks OP_OPEN         handle: pool; in: payload_open, spans[], tokens[] out:
- * payload_open_result, pages[]; completion: handle = sequence, value0 = cached tokens, value1 =
- * pages, count = pages OP_LOOKUP       as OP_OPEN without pages and handle OP_FORK         handle:
- * sequence; arg0: most tokens that the fork may reach; out: pages[]; completion: handle = fork,
- * value0 = committed tokens, count = pages OP_TRUNCATE     handle: sequence; arg0: tokens to keep;
- * completion: value0 = tokens kept OP_POOL_DETACH, OP_CLOSE, OP_STEP_ABORT: a handle alone: pool,
- * sequence, step OP_TABLE        handle: sequence; out: pages[]; completion: value0 = position of
- * the first slot of pages[0] (sliding windows leave pages in front), value1 = table version, count
- * = pages (all of them, also when fewer fitted) OP_STEP_BEGIN   handle: sequence; arg0: target
- * tokens; in: payload_step; out: payload_step_slots (hybrid pools only), pages[] new; completion:
- * handle = step, value0 = table index of the first of them, value1 = table version, count
+ *                 out: payload_pool_info, blocks[n_layers], section places[n_sections];
+ *                 completion: handle, count = blocks
+ * OP_OPEN         handle: pool; in: payload_open, spans[], tokens[]
+ *                 out: payload_open_result, pages[]; completion: handle = sequence,
+ *                 value0 = cached tokens, value1 = pages, count = pages
+ * OP_LOOKUP       as OP_OPEN without pages and handle
+ * OP_FORK         handle: sequence; arg0: most tokens that the fork may reach; out: pages[];
+ *                 completion: handle = fork, value0 = committed tokens, count = pages
+ * OP_TRUNCATE     handle: sequence; arg0: tokens to keep; completion: value0 = tokens kept
+ * OP_POOL_DETACH, OP_CLOSE, OP_STEP_ABORT: a handle alone: pool, sequence, step
+ * OP_TABLE        handle: sequence; out: pages[]; completion: value0 = position of the first slot
+ *                 of pages[0] (sliding windows leave pages in front),
+ *                 value1 = table version, count = pages (all of them, also when fewer fitted)
+ * OP_STEP_BEGIN   handle: sequence; arg0: target tokens; in: payload_step;
+ *                 out: payload_step_slots (of a hybrid pool only), pages[] new;
+ *                 completion: handle = step, value0 = table index of the first of them,
+ *                 value1 = table version, count
  * OP_STEP_COMMIT  handle: step; in: payload_receipt, pages[], spans[], tokens[];
  *                 completion: value0 = committed tokens, value1 = table version
  * OP_KV_WRITE     handle: step; in: payload_rows, then the rows
@@ -30,14 +35,15 @@
  * OP_BATCH        arg0: n; in: n x struct submission (sequence = 0); out: n x struct completion
  *                 (submission = index of the item). No item waits: EAGAIN instead. No batch
  *                 or cancel inside.
- * OP_CHECKPOINT   handle: sequence; arg0: tokens, as many as are committed; completion:
- *                 value0 = enum payload_capture, value1 = tokens
+ * OP_CHECKPOINT   handle: sequence; arg0: tokens, as many as are committed;
+ *                 completion: value0 = enum payload_capture, value1 = tokens
  * OP_IMAGE_WRITE  handle: step; in: payload_section_range, then the bytes
  * OP_IMAGE_READ   handle: sequence or step; in: payload_section_range; out: the bytes
  * OP_COUNTERS     out: payload_counters
  * OP_ADMIN        in: payload_admin; out: JSON text; completion: count = bytes of it
  */
 
+#include "shm/payload_image.h"
 #include "shm/wire.h"
 
 #define PAYLOAD_VERSION      1
@@ -125,39 +131,6 @@ struct payload_pool_info {
 	uint64_t ring_stride;
 	uint32_t lanes;      /* live sequences, at most */
 	uint32_t n_sections; /* their places follow the blocks */
-};
-
-struct payload_section_place {
-	uint64_t offset; /* in its slot */
-	uint64_t bytes;
-	uint32_t kind;
-	uint32_t reserved;
-};
-
-struct payload_section_range { /* of OP_IMAGE_WRITE and OP_IMAGE_READ */
-	uint32_t section;
-	uint32_t reserved;
-	uint64_t offset; /* in the section */
-	uint64_t bytes;
-};
-
-struct payload_step_slots { /* of a step of a hybrid pool, before its pages */
-	uint32_t source;    /* slot to read */
-	uint32_t target;    /* slot to write; named in the receipt */
-	uint32_t ring;
-	uint32_t generation; /* of all three */
-};
-
-enum payload_capture { /* what became of a checkpoint */
-		       PAYLOAD_CAPTURE_MADE = 0,
-		       PAYLOAD_CAPTURE_EXISTS,
-		       PAYLOAD_CAPTURE_NO_SLOT,
-		       PAYLOAD_CAPTURE_SHORT,
-		       PAYLOAD_CAPTURE_OFF,
-		       PAYLOAD_CAPTURE_UNKNOWN,
-		       PAYLOAD_CAPTURE_IN_IMAGE,
-		       PAYLOAD_CAPTURE_SHARED,
-		       PAYLOAD_CAPTURE_COUNT,
 };
 
 #define PAYLOAD_POINTS_MAX 12

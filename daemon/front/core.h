@@ -91,9 +91,11 @@ struct core_pool {
 	struct list attaching;  /* requests that wait for it to be made */
 	struct list admission;  /* opens and forks that wait for room, in rank order */
 	struct list starving;   /* step begins that wait for clean pages, in rank order */
+	struct list copying;    /* step begins that wait for a copy of an image */
 	struct list idle_order; /* sequences, the longest idle first */
 	struct list step_order; /* sequences with an open step, the oldest first */
 	uint32_t attached;      /* sessions */
+	uint32_t transfers;     /* of images, in flight */
 	uint64_t rows_written, rows_read, saturated;
 	uint64_t quarantined_of_dead; /* pages whose session has gone, its process not */
 	bool published_change;        /* counters differ from the stats file */

@@ -23,6 +23,7 @@ int hybrid_lay_out(struct hybrid_layout *h, const struct payload_section *sectio
 {
 	uint64_t at[2] = {0};
 
+	*which = 0;
 	*h = (struct hybrid_layout){.n = n};
 	h->sections = n ? calloc(n, sizeof(*h->sections)) : NULL;
 	if (n && !h->sections)
@@ -76,16 +77,20 @@ struct image_job {
 	enum image_job_kind kind;
 	uint32_t lane, from_lane; /* LANE_NONE */
 	uint32_t image;           /* IMAGE_NONE */
-	struct device_move moves[2];
+	struct device_move moves[3];
+	uint32_t n_moves;
 };
 
 static void image_done(struct job *job)
 {
 	struct image_job *j = (struct image_job *)(void *)job;
-	struct pool *x = &j->pool->pool;
+	struct core_pool *p = j->pool;
+	struct pool *x = &p->pool;
 	struct request *r = j->request;
 	int result = job->result;
 
+	must(p->transfers > 0);
+	p->transfers--;
 	lane_job_done(&x->images, j->lane);
 	if (j->from_lane != LANE_NONE)
 		lane_job_done(&x->images, j->from_lane);
@@ -99,7 +104,9 @@ static void image_done(struct job *job)
 		r->image = NULL;
 		j->resume(r, result);
 	}
-	core_pool_settle(j->pool);
+	list_for_each(link, following, &p->copying)
+	    request_ready(list_entry(link, struct request, in_wait));
+	core_pool_settle(p);
 	free(j);
 }
 
@@ -133,6 +140,7 @@ static void plan_slots(struct image_job *j, const struct seq *s, const struct se
 	const struct hybrid_layout *h = &j->pool->layout;
 	uint64_t retained = (uint64_t)j->image * (h->state_stride + h->ring_stride);
 
+	j->n_moves = 2;
 	j->moves[0] = state_move(h, seq_source_slot(s));
 	j->moves[1] = ring_move(h, s->lane);
 	switch (j->kind) {
@@ -152,6 +160,11 @@ static void plan_slots(struct image_job *j, const struct seq *s, const struct se
 	if (j->kind == IMAGE_JOB_CAPTURE) {
 		turn_around(&j->moves[0]);
 		turn_around(&j->moves[1]);
+	} else if (lane_use(&j->pool->pool.images, s->lane, s->name_space)) {
+		/* A step need not write all of its target. */
+		j->moves[2] = state_move(h, seq_target_slot(s));
+		j->moves[2].from = DEVICE_ZEROS;
+		j->n_moves = 3;
 	}
 }
 
@@ -173,6 +186,7 @@ static void plan_section(struct image_job *j, const struct seq *s, const struct 
 	if (!write)
 		turn_around(&m);
 	j->moves[0] = m;
+	j->n_moves = 1;
 }
 
 int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uint32_t image,
@@ -206,9 +220,10 @@ int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uin
 				     .op = DEVICE_MOVE,
 				     .memory = &p->memory,
 				     .moves = j->moves,
-				     .n = window ? 1 : 2,
+				     .n = j->n_moves,
 				     .window = window ? r->session->memory->window.memory : NULL};
 	r->image = j;
+	p->transfers++;
 	request_wait(r, NULL);
 	p->core->device->submit(p->core->device, &j->job);
 	return 0;

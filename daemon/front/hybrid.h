@@ -31,7 +31,7 @@ enum image_job_kind {
 };
 
 /* Begin a copy for a request, which waits: when it is done, resume is called with its result,
- * unless the request has been abandoned (request_image_abandon). 0 or -ENOMEM. `image`: of CLAIM
+ * unless the request has been abandoned (hybrid_abandon). 0 or -ENOMEM. `image`: of CLAIM
  * and CAPTURE; `from`: the parent of FORK. */
 int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uint32_t image,
 		 const struct seq *from, void (*resume)(struct request *r, int result));

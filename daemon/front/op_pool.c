@@ -109,13 +109,41 @@ static bool compute_geometry(struct request *r, struct core_pool *p)
 
 static bool compute_layout(struct request *r, struct core_pool *p)
 {
-	const char *why = "no memory";
-	uint32_t which = 0;
+	const char *why;
+	uint32_t which;
+	int result;
 
 	if (p->description.n_sections == 0)
 		return true;
-	if (hybrid_lay_out(&p->layout, p->sections, p->description.n_sections, &why, &which))
+	result = hybrid_lay_out(&p->layout, p->sections, p->description.n_sections, &why, &which);
+	if (result == -ENOMEM)
+		return refused(r, WIRE_ENOMEM, "the daemon has no memory for the state sections");
+	if (result)
 		return refused(r, WIRE_EINVAL, "section %u has %s", which, why);
+	return true;
+}
+
+static uint32_t retained_slots(const struct core_pool *p)
+{
+	if (p->layout.n == 0 || !p->config->enable_prefix_caching)
+		return 0;
+	return (uint32_t)(p->config->retained_slots == CONFIG_NULL ? 2 * p->config->lanes
+								   : p->config->retained_slots);
+}
+
+/* Retained slots are no part of pool_bytes, but of the same memory. */
+static bool take_retained(struct request *r, const struct core_pool *p, uint64_t *available_bytes)
+{
+	uint64_t slots = retained_slots(p);
+	uint64_t slot_bytes = p->layout.state_stride + p->layout.ring_stride;
+
+	if (slots && slot_bytes > *available_bytes / slots)
+		return refused(r, WIRE_ENOSPC,
+			       "%llu retained slots of %llu bytes each are more than the device's "
+			       "%llu free bytes; a smaller pools.retained_slots would change it",
+			       (unsigned long long)slots, (unsigned long long)slot_bytes,
+			       (unsigned long long)*available_bytes);
+	*available_bytes -= slots * slot_bytes;
 	return true;
 }
 
@@ -139,6 +167,8 @@ static bool compute_plan(struct request *r, struct core_pool *p)
 		k->max_prefix_cache_pages == CONFIG_NULL ? PLAN_NULL : k->max_prefix_cache_pages,
 	};
 
+	if (!take_retained(r, p, &wish.available_bytes))
+		return false;
 	if (k->pool_bytes == CONFIG_NULL && k->pool_pages != CONFIG_NULL)
 		wish.pool_bytes = k->pool_pages > UINT64_MAX / 4 / wish.page_stride
 				      ? PLAN_NULL
@@ -176,14 +206,6 @@ static void pages_cleaned(void *context, int result)
 	if (result < 0)
 		core_pool_fail(p);
 	core_pool_settle(p);
-}
-
-static uint32_t retained_slots(const struct core_pool *p)
-{
-	if (p->layout.n == 0 || p->plan.effective_prefix_pages == 0)
-		return 0;
-	return (uint32_t)(p->config->retained_slots == CONFIG_NULL ? 2 * p->config->lanes
-								   : p->config->retained_slots);
 }
 
 static void made(struct job *job)

@@ -22,6 +22,7 @@ int core_pools_init(struct core *c)
 		list_init(&p->attaching);
 		list_init(&p->admission);
 		list_init(&p->starving);
+		list_init(&p->copying);
 		list_init(&p->idle_order);
 		list_init(&p->step_order);
 		c->pool[c->n_pools++] = p;

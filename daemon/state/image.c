@@ -23,6 +23,7 @@ int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images)
 		list_append(&s->free_images, &s->image[i].in_order);
 	for (uint32_t i = n_lanes; i > 0; i--) {
 		s->lane[i - 1].next_free = s->first_lane;
+		s->lane[i - 1].last_name_space = UINT32_MAX;
 		s->first_lane = i - 1;
 	}
 	s->lanes_free = n_lanes;
@@ -84,6 +85,14 @@ void lane_job_done(struct images *s, uint32_t lane)
 	must(s->lane[lane].jobs > 0);
 	s->lane[lane].jobs--;
 	lane_settle(s, lane);
+}
+
+bool lane_use(struct images *s, uint32_t lane, uint32_t name_space)
+{
+	uint32_t last = s->lane[lane].last_name_space;
+
+	s->lane[lane].last_name_space = name_space;
+	return last != UINT32_MAX && last != name_space;
 }
 
 /* ---- retained slots ---- */

@@ -68,7 +68,8 @@ struct image {
 struct lane {
 	uint32_t generation; /* odd: in use */
 	uint32_t next_free;
-	uint32_t jobs; /* in flight on its slots: it is free when they are done */
+	uint32_t jobs;            /* in flight on its slots: it is free when they are done */
+	uint32_t last_name_space; /* whose bytes are in its slots; UINT32_MAX: nobody's */
 	bool leaving;
 	uint8_t current; /* slot 0 or 1 holds the state */
 };
@@ -93,6 +94,12 @@ uint32_t lane_take(struct images *s);            /* LANE_NONE: none is free */
 void lane_give(struct images *s, uint32_t lane); /* free once its jobs are done */
 void lane_job(struct images *s, uint32_t lane);
 void lane_job_done(struct images *s, uint32_t lane);
+/* From now on a namespace's bytes are in it. True: another one's were, and must be wiped first. */
+bool lane_use(struct images *s, uint32_t lane, uint32_t name_space);
+static inline bool lane_is_busy(const struct images *s, uint32_t lane)
+{
+	return s->lane[lane].jobs > 0;
+}
 
 /* A retained slot without a state, as FILLING; IMAGE_NONE: none is free. */
 uint32_t image_take(struct images *s);

@@ -255,10 +255,10 @@ int pool_may_admit(const struct pool *p, uint64_t ceiling)
 
 	if (ceiling > p->limits.pages)
 		return POOL_NEVER;
-	if (!protection(ceilings_are_kept))
-		return 0;
 	if (p->hybrid && p->images.lanes_free == 0)
 		return POOL_WAIT;
+	if (!protection(ceilings_are_kept))
+		return 0;
 	return taken <= p->limits.pages - ceiling ? 0 : POOL_WAIT;
 }
 

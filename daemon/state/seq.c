@@ -47,7 +47,7 @@ int seq_admit(struct seq *s)
 	s->admitted = true;
 	if (s->pool->hybrid) {
 		s->lane = lane_take(&s->pool->images);
-		must(s->lane != LANE_NONE || !protection(ceilings_are_kept));
+		must(s->lane != LANE_NONE);
 	}
 	s->pool->ceilings += s->ceiling;
 	s->pool->surplus += s->surplus;
