@@ -113,6 +113,8 @@ struct config_pool {
 	uint64_t pool_pages; /* or CONFIG_NULL */
 	uint64_t headroom_bytes;
 	uint64_t lanes;
+	uint64_t retained_slots; /* or CONFIG_NULL: two a lane */
+	uint64_t min_capture_tokens;
 	enum kernel_format kv_cache_dtype;
 	uint64_t kv_page_size;
 	uint64_t max_sequence_length;

@@ -87,6 +87,7 @@ struct request {
 			size_t bytes;
 		} read;
 		struct kvhost_sequence **close;
+		uint32_t *checkpoint; /* where the outcome goes; may be NULL */
 	} u;
 };
 
@@ -146,8 +147,9 @@ struct kvhost_pool {
 	bool detached;  /* freed with the last hold */
 	struct kvhost_pool_info info;
 	struct kvhost_block *blocks;
-	struct kvhost_layer *layers; /* as described */
-	void *mapped;                /* the reservation that info.memory lies in */
+	struct kvhost_layer *layers;   /* as described */
+	struct kvhost_place *sections; /* [info.n_sections] */
+	void *mapped;                  /* the reservation that info.memory lies in */
 	size_t mapped_bytes;
 };
 
@@ -159,7 +161,8 @@ struct kvhost_sequence {
 	uint32_t index, generation;
 	uint32_t holds;
 	bool closed; /* freed with the last hold */
-	bool stale;  /* the table must be read again */
+	bool hybrid;
+	bool stale; /* the table must be read again */
 	uint32_t page_tokens;
 	uint32_t max_pages; /* that the pool lets a sequence have */
 	uint32_t max_tokens;

@@ -150,6 +150,11 @@ struct kvhost_block { /* one layer's place in a page; rows are [head][token], ea
 	uint32_t k_format, v_format;
 };
 
+struct kvhost_place { /* of a state section in its slot */
+	uint64_t offset, bytes;
+	uint32_t ring; /* 0: in slots of replaced sections; 1: in those of ring sections */
+};
+
 struct kvhost_pool_info {
 	uint64_t pages;
 	uint64_t page_stride; /* bytes from one page to the next */
@@ -160,6 +165,13 @@ struct kvhost_pool_info {
 	uint64_t prefix_budget_pages;      /* 0: no reuse */
 	const struct kvhost_block *blocks; /* [n_layers], the pool's */
 	void *memory; /* page i at memory + i * page_stride; NULL: not mapped; the pool's */
+	/* Of a hybrid pool; all 0 in a dense one. Slot i of replaced sections lies at
+	 * memory + state_offset + i * state_stride, of ring sections at ring_offset likewise. */
+	uint32_t n_sections;
+	uint32_t lanes; /* sequences that can be live at a time */
+	uint64_t state_offset, state_stride;
+	uint64_t ring_offset, ring_stride;
+	const struct kvhost_place *sections; /* [n_sections], the pool's */
 };
 
 int kvhost_pool_attach(struct kvhost *host, const struct kvhost_pool_description *description,
@@ -197,8 +209,9 @@ struct kvhost_prompt {
 	uint32_t system_end_tokens; /* where the system block ends; 0: not said */
 	uint32_t user_end_tokens;   /* where the last real user message ends */
 	uint32_t opener_tokens;     /* where the rendered prompt hands over to the model */
-	int no_reuse;               /* neither match nor publish */
-	uint32_t deadline_us;       /* 0: the pool's default */
+	uint32_t chunk_tokens; /* size of a prefill chunk, for the capture points; 0: not said */
+	int no_reuse;          /* neither match nor publish */
+	uint32_t deadline_us;  /* 0: the pool's default */
 };
 
 enum kvhost_miss { /* why no more was found */
@@ -213,12 +226,17 @@ enum kvhost_miss { /* why no more was found */
 		   KVHOST_MISS_RESTORE,
 };
 
+#define KVHOST_POINTS_MAX 12
+
 struct kvhost_open_result {
 	uint32_t cached_tokens; /* valid in the pages of the table; compute from here on */
 	uint32_t miss;          /* enum kvhost_miss */
 	uint32_t miss_tokens;   /* where the prompt leaves what is known */
 	uint32_t tier;          /* 0 device, 1 KV-RAM, 2 KV-disk, 3 none */
 	uint64_t restore_ns;
+	uint32_t kind;     /* of a hybrid pool: 0 nothing, 1 a checkpoint, 2 a retained prefix */
+	uint32_t n_points; /* where kvhost_checkpoint is worth while, ascending: end steps there */
+	uint32_t points[KVHOST_POINTS_MAX];
 };
 
 struct kvhost_page {    /* names a page for as long as it is alive */
@@ -254,6 +272,10 @@ struct kvhost_step { /* the caller's; one open step a sequence */
 	uint32_t index, generation; /* of the daemon's handle */
 	uint32_t start_tokens;      /* committed when it began */
 	uint32_t target_tokens;     /* positions start .. target - 1 may be written */
+	/* Of a hybrid pool: slots of the state before the step (read), after it (write), and of
+	 * the ring sections (in place). After commit the target holds the state. */
+	uint32_t source_slot, target_slot, ring_slot;
+	uint32_t slot_generation;
 };
 
 /*
@@ -272,6 +294,34 @@ int kvhost_step_commit(struct kvhost_step *step, uint32_t n_tokens, const uint32
 		       uint32_t n_ids, const struct kvhost_span *spans, uint32_t n_spans);
 /* Leave everything as it was before begin. Repeating it is fine. */
 int kvhost_step_abort(struct kvhost_step *step);
+
+/* ---- hybrid models: states ---- */
+
+enum kvhost_capture { /* what became of a checkpoint; all but the first are skips */
+		      KVHOST_CAPTURE_MADE = 0,
+		      KVHOST_CAPTURE_EXISTS,   /* the same state is kept already */
+		      KVHOST_CAPTURE_NO_SLOT,  /* every retained slot is being copied */
+		      KVHOST_CAPTURE_SHORT,    /* before the pool's min_capture_tokens */
+		      KVHOST_CAPTURE_OFF,      /* reuse is off */
+		      KVHOST_CAPTURE_UNKNOWN,  /* not all tokens so far are known */
+		      KVHOST_CAPTURE_IN_IMAGE, /* inside the span of an image */
+		      KVHOST_CAPTURE_SHARED,   /* the last page is shared with a fork that has not
+						  gone on */
+};
+
+/*
+ * Keep the committed state (tokens == kvhost_committed) for later requests that start like this.
+ * At the end of the system block it serves siblings, elsewhere the next turn of the conversation.
+ * No step may be open. A skip is no error: *out tells (may be NULL).
+ */
+int kvhost_checkpoint(struct kvhost_sequence *seq, uint32_t tokens, uint32_t *out);
+
+/* A part of a section: write what the open step leaves behind (replaced sections: the target
+ * slot, wholly; ring sections: in place), read the state before it, or the committed one. */
+int kvhost_image_write(struct kvhost_step *step, uint32_t section, uint64_t offset,
+		       const void *from, size_t bytes);
+int kvhost_image_read(struct kvhost_sequence *seq, const struct kvhost_step *step, uint32_t section,
+		      uint64_t offset, void *to, size_t bytes);
 
 /* ---- bytes ---- */
 

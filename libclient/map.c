@@ -75,6 +75,8 @@ static int place_part(struct kvhost_pool *pool, const struct parts *p, uint32_t 
 	if (file_page < segment_base_page_bytes() || (file_page & (file_page - 1)) != 0)
 		file_page = segment_base_page_bytes();
 	wanted = (end - first) * info->page_stride;
+	if (end == info->pages)
+		wanted += info->lanes * (2 * info->state_stride + info->ring_stride);
 	if ((uint64_t)st.st_size < wanted)
 		return wrong(pool->host, "one is smaller than its pages");
 	if ((first * info->page_stride) % file_page != 0)

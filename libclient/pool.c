@@ -98,7 +98,9 @@ static struct kvhost_pool *pool_new(struct kvhost *host, const struct kvhost_poo
 		return NULL;
 	pool->blocks = calloc(d->n_layers, sizeof(*pool->blocks));
 	pool->layers = calloc(d->n_layers, sizeof(*pool->layers));
-	if (!pool->blocks || !pool->layers) {
+	pool->sections = calloc(d->n_sections + 1, sizeof(*pool->sections));
+	if (!pool->blocks || !pool->layers || !pool->sections) {
+		free(pool->sections);
 		free(pool->blocks);
 		free(pool->layers);
 		free(pool);
@@ -129,6 +131,7 @@ void pool_free(struct kvhost_pool *pool)
 			s->pool = NULL;
 	}
 	pool_unmap(pool);
+	free(pool->sections);
 	free(pool->blocks);
 	free(pool->layers);
 	free(pool);
@@ -159,6 +162,26 @@ int pool_check(const struct kvhost_pool *pool)
 	return pool->serial == pool->host->serial ? 0 : KVHOST_EGONE;
 }
 
+/* Where the sections of a hybrid pool lie in their slots. */
+static int take_sections(struct kvhost_pool *pool, const struct kvhost_pool_description *d,
+			 const struct payload_pool_info *info, const char *from)
+{
+	for (uint32_t i = 0; i < info->n_sections; i++) {
+		struct payload_section_place s;
+		uint64_t stride;
+
+		memcpy(&s, from + i * sizeof(s), sizeof(s));
+		stride = s.kind == PAYLOAD_RING ? info->ring_stride : info->state_stride;
+		if (s.bytes != d->sections[i].bytes || s.bytes > stride ||
+		    s.offset > stride - s.bytes)
+			return host_fail(pool->host, KVHOST_EVIOLATION,
+					 "section %u is said to lie outside of its slot", i);
+		pool->sections[i] = (struct kvhost_place){
+		    .offset = s.offset, .bytes = s.bytes, .ring = s.kind == PAYLOAD_RING};
+	}
+	return 0;
+}
+
 /* The daemon's answer, copied before it is judged. */
 static int take_info(struct kvhost_pool *pool, const struct kvhost_pool_description *d,
 		     const char *from, const struct completion *c, uint32_t *out_parts)
@@ -169,7 +192,7 @@ static int take_info(struct kvhost_pool *pool, const struct kvhost_pool_descript
 	if (info.n_layers != d->n_layers || c->count != d->n_layers || info.pages == 0 ||
 	    info.page_stride == 0 || info.page_bytes > info.page_stride ||
 	    (info.page_tokens != 16 && info.page_tokens != 32 && info.page_tokens != 64) ||
-	    (info.parts != 0 && !d->map))
+	    (info.parts != 0 && !d->map) || info.n_sections != d->n_sections)
 		return host_fail(pool->host, KVHOST_EVIOLATION,
 				 "the daemon describes a pool that was not asked for");
 	from += sizeof(info);
@@ -190,6 +213,8 @@ static int take_info(struct kvhost_pool *pool, const struct kvhost_pool_descript
 		    .v_format = b.v_format,
 		};
 	}
+	if (take_sections(pool, d, &info, from))
+		return KVHOST_EVIOLATION;
 	pool->index = c->index;
 	pool->generation = c->generation;
 	pool->info = (struct kvhost_pool_info){
@@ -201,6 +226,13 @@ static int take_info(struct kvhost_pool *pool, const struct kvhost_pool_descript
 	    .n_layers = info.n_layers,
 	    .prefix_budget_pages = info.prefix_budget_pages,
 	    .blocks = pool->blocks,
+	    .n_sections = info.n_sections,
+	    .lanes = info.lanes,
+	    .state_offset = info.state_offset,
+	    .state_stride = info.state_stride,
+	    .ring_offset = info.ring_offset,
+	    .ring_stride = info.ring_stride,
+	    .sections = pool->sections,
 	};
 	*out_parts = info.parts;
 	return 0;
@@ -232,7 +264,8 @@ static int attach(struct kvhost_pool *pool, const struct kvhost_pool_description
 		return result;
 	result = request_range(host, r, description_bytes(d),
 			       sizeof(struct payload_pool_info) +
-				   (uint64_t)d->n_layers * sizeof(struct payload_block));
+				   (uint64_t)d->n_layers * sizeof(struct payload_block) +
+				   (uint64_t)d->n_sections * sizeof(struct payload_section_place));
 	if (result == 0) {
 		write_description(d, request_in(host, r));
 		r->finish = finish_keep;

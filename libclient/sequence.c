@@ -26,6 +26,7 @@ struct kvhost_sequence *sequence_new(struct kvhost_pool *pool)
 	seq->pool = pool;
 	seq->serial = host->serial;
 	seq->page_tokens = pool->info.page_tokens;
+	seq->hybrid = pool->info.n_sections > 0;
 	/* A shared page at either end of a window that does not begin at a page. */
 	seq->max_pages = pool->info.max_sequence_tokens / pool->info.page_tokens + 2;
 	seq->next = host->sequences;
@@ -97,6 +98,7 @@ static void write_prompt(const struct kvhost_prompt *p, char *to)
 	    .system_end_tokens = p->system_end_tokens,
 	    .user_end_tokens = p->user_end_tokens,
 	    .opener_tokens = p->opener_tokens,
+	    .chunk_tokens = p->chunk_tokens,
 	};
 
 	if (p->variant)
@@ -137,6 +139,8 @@ static int take_result(struct kvhost *host, struct request *r, const struct comp
 		host_end(host, KVHOST_EVIOLATION, "the daemon's answer to open contradicts itself");
 		return KVHOST_EVIOLATION;
 	}
+	if (found.n_points > KVHOST_POINTS_MAX)
+		found.n_points = KVHOST_POINTS_MAX;
 	if (r->u.open.result)
 		*r->u.open.result = (struct kvhost_open_result){
 		    .cached_tokens = found.cached_tokens,
@@ -144,7 +148,11 @@ static int take_result(struct kvhost *host, struct request *r, const struct comp
 		    .miss_tokens = found.miss_tokens,
 		    .tier = found.tier,
 		    .restore_ns = found.restore_ns,
+		    .kind = found.kind,
+		    .n_points = found.n_points,
 		};
+	for (uint32_t i = 0; r->u.open.result && i < found.n_points; i++)
+		r->u.open.result->points[i] = found.points[i];
 	if (seq) {
 		seq->committed = found.cached_tokens;
 		seq->version = found.table_version;

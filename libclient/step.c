@@ -23,6 +23,26 @@ static int step_check(const struct kvhost_step *step)
 
 /* ---- begin ---- */
 
+/* In front of the new pages, in a hybrid pool. */
+static uint64_t slots_bytes(const struct kvhost_sequence *seq)
+{
+	return seq->hybrid ? sizeof(struct payload_step_slots) : 0;
+}
+
+static void take_slots(struct kvhost *host, struct request *r)
+{
+	struct kvhost_step *step = r->u.begin.step;
+	struct payload_step_slots slots;
+
+	if (!r->seq->hybrid)
+		return;
+	memcpy(&slots, request_out(host, r), sizeof(slots));
+	step->source_slot = slots.source;
+	step->target_slot = slots.target;
+	step->ring_slot = slots.ring;
+	step->slot_generation = slots.generation;
+}
+
 static int finish_begin(struct kvhost *host, struct request *r, int status,
 			const struct completion *c)
 {
@@ -45,12 +65,14 @@ static int finish_begin(struct kvhost *host, struct request *r, int status,
 	    .start_tokens = seq->committed,
 	    .target_tokens = r->u.begin.target_tokens,
 	};
+	take_slots(host, r);
 	seq->version = (uint32_t)c->value1;
 	if ((c->flags & COMPLETION_TABLE_CHANGED) || c->count > r->capacity || seq->stale ||
 	    (c->count > 0 && c->value0 > before))
 		return table_round(host, r);
 	if (c->count > 0)
-		(void)table_store(seq, (uint32_t)c->value0, request_out(host, r), c->count);
+		(void)table_store(seq, (uint32_t)c->value0,
+				  (const char *)request_out(host, r) + slots_bytes(seq), c->count);
 	return 0;
 }
 
@@ -85,8 +107,9 @@ static int start_begin(enum request_kind kind, struct kvhost_sequence *seq, uint
 		return result;
 	request_hold(r, NULL, seq);
 	r->capacity = new_pages_at_most(seq, target_tokens);
-	result = request_range(host, r, sizeof(in),
-			       (uint64_t)r->capacity * sizeof(struct payload_handle));
+	result =
+	    request_range(host, r, sizeof(in),
+			  slots_bytes(seq) + (uint64_t)r->capacity * sizeof(struct payload_handle));
 	if (result) {
 		request_give(host, r);
 		return result;
@@ -245,7 +268,10 @@ static int start_commit(enum request_kind kind, struct kvhost_step *step, uint32
 			uint32_t n_spans, void *user, kvhost_ticket *ticket)
 {
 	struct receipt receipt = {
-	    .head = {.n_tokens = ids ? n_ids : 0, .n_spans = n_spans},
+	    .head = {.n_tokens = ids ? n_ids : 0,
+		     .n_spans = n_spans,
+		     .slot = step ? step->target_slot : 0,
+		     .slot_generation = step ? step->slot_generation : 0},
 	    .spans = spans,
 	    .ids = ids,
 	};

@@ -10,7 +10,8 @@
  * follow their struct in the order named. The daemon copies the whole of `in` before it looks.
  *
  * OP_POOL_ATTACH  in: payload_pool, layers[n_layers], sections[n_sections]
- *                 out: payload_pool_info, blocks[n_layers]; completion: handle, count = blocks
+ *                 out: payload_pool_info, blocks[n_layers], section places[n_sections];
+ *                 completion: handle, count = blocks
  * OP_OPEN         handle: pool; in: payload_open, spans[], tokens[]
  *                 out: payload_open_result, pages[]; completion: handle = sequence,
  *                 value0 = cached tokens, value1 = pages, count = pages
@@ -22,7 +23,8 @@
  * OP_TABLE        handle: sequence; out: pages[]; completion: value0 = position of the first slot
  *                 of pages[0] (sliding windows leave pages in front),
  *                 value1 = table version, count = pages (all of them, also when fewer fitted)
- * OP_STEP_BEGIN   handle: sequence; arg0: target tokens; in: payload_step; out: pages[] new;
+ * OP_STEP_BEGIN   handle: sequence; arg0: target tokens; in: payload_step;
+ *                 out: payload_step_slots (of a hybrid pool only), pages[] new;
  *                 completion: handle = step, value0 = table index of the first of them,
  *                 value1 = table version, count
  * OP_STEP_COMMIT  handle: step; in: payload_receipt, pages[], spans[], tokens[];
@@ -33,10 +35,15 @@
  * OP_BATCH        arg0: n; in: n x struct submission (sequence = 0); out: n x struct completion
  *                 (submission = index of the item). No item waits: EAGAIN instead. No batch
  *                 or cancel inside.
+ * OP_CHECKPOINT   handle: sequence; arg0: tokens, as many as are committed;
+ *                 completion: value0 = enum payload_capture, value1 = tokens
+ * OP_IMAGE_WRITE  handle: step; in: payload_section_range, then the bytes
+ * OP_IMAGE_READ   handle: sequence or step; in: payload_section_range; out: the bytes
  * OP_COUNTERS     out: payload_counters
  * OP_ADMIN        in: payload_admin; out: JSON text; completion: count = bytes of it
  */
 
+#include "shm/payload_image.h"
 #include "shm/wire.h"
 
 #define PAYLOAD_VERSION      1
@@ -64,6 +71,11 @@ struct payload_layer {
 	uint8_t k_format;    /* 0 = the pool's default */
 	uint8_t v_format;
 	uint8_t reserved[2];
+};
+
+enum payload_section_kind {
+	PAYLOAD_REPLACED = 1, /* a step reads one copy and writes another */
+	PAYLOAD_RING,         /* written in place */
 };
 
 struct payload_section { /* of the state image */
@@ -113,8 +125,15 @@ struct payload_pool_info {
 	uint32_t parts; /* segment messages that follow on the socket; 0 = no direct access */
 	uint64_t prefix_budget_pages; /* effective; 0 = prefix caching off */
 	uint64_t stamp[2];
-	uint64_t reserved[2];
+	uint64_t state_offset; /* of slot 0 of replaced sections, in the pool's memory */
+	uint64_t state_stride; /* bytes from one slot to the next; 0: a dense pool */
+	uint64_t ring_offset;  /* of slot 0 of ring sections */
+	uint64_t ring_stride;
+	uint32_t lanes;      /* live sequences, at most */
+	uint32_t n_sections; /* their places follow the blocks */
 };
+
+#define PAYLOAD_POINTS_MAX 12
 
 struct payload_span { /* an image (or other embedding) inside the prompt */
 	uint32_t start;
@@ -140,7 +159,8 @@ struct payload_open {
 	uint32_t system_end_tokens; /* offsets in the prompt, 0 = not said */
 	uint32_t user_end_tokens;
 	uint32_t opener_tokens;
-	uint32_t reserved[3];
+	uint32_t chunk_tokens; /* prefill chunk, for capture points; 0: not said */
+	uint32_t reserved[2];
 	uint8_t variant[32]; /* what changes KV without changing tokens; zeros = none */
 };
 
@@ -172,8 +192,11 @@ struct payload_open_result {
 	uint32_t tier;        /* enum payload_tier that it came from */
 	uint64_t restore_ns;
 	uint32_t table_version;
-	uint32_t n_pages; /* of the committed prefix; their handles follow, if they fit */
-	uint64_t reserved[4];
+	uint32_t n_pages;  /* of the committed prefix; their handles follow, if they fit */
+	uint32_t kind;     /* of the state that was found: 0 pages, 1 checkpoint, 2 prefix */
+	uint32_t n_points; /* where captures are worth while, ascending */
+	uint32_t points[PAYLOAD_POINTS_MAX];
+	uint64_t reserved;
 };
 
 struct payload_step {
@@ -186,7 +209,9 @@ struct payload_receipt {
 	uint32_t n_tokens;      /* ids of committed positions that open did not give */
 	uint32_t n_spans;       /* spans that begin in them */
 	uint32_t tokens_commit; /* of the step: 0 .. target - start */
-	uint32_t reserved[4];
+	uint32_t slot; /* of a hybrid pool: the target that holds the state after these tokens */
+	uint32_t slot_generation;
+	uint32_t reserved[2];
 };
 
 enum payload_side { PAYLOAD_K = 0, PAYLOAD_V = 1 };
@@ -242,10 +267,10 @@ _Static_assert(sizeof(struct payload_layer) == 16, "layer");
 _Static_assert(sizeof(struct payload_section) == 48, "section");
 _Static_assert(sizeof(struct payload_pool) == 152, "pool");
 _Static_assert(sizeof(struct payload_block) == 32, "block");
-_Static_assert(sizeof(struct payload_pool_info) == 80, "pool info");
+_Static_assert(sizeof(struct payload_pool_info) == 104, "pool info");
 _Static_assert(sizeof(struct payload_span) == 40, "span");
 _Static_assert(sizeof(struct payload_open) == 80, "open");
-_Static_assert(sizeof(struct payload_open_result) == 64, "open result");
+_Static_assert(sizeof(struct payload_open_result) == 96, "open result");
 _Static_assert(sizeof(struct payload_step) == 16, "step");
 _Static_assert(sizeof(struct payload_receipt) == 32, "receipt");
 _Static_assert(sizeof(struct payload_rows) == 32, "rows");

@@ -368,7 +368,8 @@ bool core_is_idle(const struct core *c)
 		return false;
 	for (uint32_t i = 0; i < c->n_pools; i++) {
 		if (c->pool[i]->state == CORE_POOL_MAKING ||
-		    c->pool[i]->state == CORE_POOL_DROPPING || c->pool[i]->mover.in_flight)
+		    c->pool[i]->state == CORE_POOL_DROPPING || c->pool[i]->mover.in_flight ||
+		    c->pool[i]->transfers)
 			return false;
 	}
 	return true;

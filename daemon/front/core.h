@@ -69,6 +69,14 @@ struct pool_past { /* what a pool has counted before it was dropped: counters on
 	uint64_t zeroed, copied, collisions, refused_references;
 };
 
+struct hybrid_layout { /* where images lie; all 0 in a dense pool */
+	uint32_t n;    /* sections */
+	struct payload_section_place *sections;
+	uint64_t state_offset, state_stride; /* in the pool's memory */
+	uint64_t ring_offset, ring_stride;
+	uint64_t slot_bytes, retained_bytes;
+};
+
 struct core_pool {
 	struct core *core;
 	const struct config_pool *config;
@@ -77,7 +85,9 @@ struct core_pool {
 	struct payload_pool description; /* of the first attach: with layers the stamp */
 	struct payload_layer *layers;
 	uint8_t stamp[16];
+	struct payload_section *sections;
 	struct geometry geometry;
+	struct hybrid_layout layout;
 	struct plan plan;
 	struct device_memory memory;
 	struct device_job making;
@@ -88,11 +98,12 @@ struct core_pool {
 	struct list admission; /* opens and forks that wait for room, in rank order */
 	struct list over_quota[CONFIG_NAMESPACES_MAX]; /* or for their own namespace, likewise */
 	struct list starving;   /* step begins that wait for clean pages, in rank order */
+	struct list copying;    /* step begins that wait for a copy of an image */
 	struct list idle_order; /* sequences, the longest idle first */
 	struct list step_order; /* sequences with an open step, the oldest first */
 	struct list dropping;   /* questions that wait for it to be dropped */
 	uint32_t attached;      /* sessions */
-	uint32_t transfers;     /* of rows, in flight */
+	uint32_t transfers;     /* of rows and images, in flight */
 	int drop_result;        /* of the last drop: the first error */
 	bool freeing;           /* its memory is being given back */
 	uint64_t dropped_bytes; /* by the last drop */
@@ -120,8 +131,9 @@ struct sequence {
 	struct list queue; /* requests, in the order submitted */
 	uint64_t used_ns;
 	uint64_t step_ns;
-	uint64_t charged; /* heap bytes */
-	uint32_t rows;    /* row operations in flight */
+	uint64_t charged;              /* heap bytes */
+	uint32_t rows;                 /* row operations in flight */
+	uint32_t system_end, user_end; /* offsets that the client named at open */
 	bool interactive;
 	bool closing;
 	uint64_t opened_ns; /* for the line at its end; a fork has had no prompt */

@@ -13,10 +13,11 @@
 #include "daemon/front/request.h"
 
 static const struct request_kind *const kinds[] = {
-    &kind_null,    &kind_cancel,     &kind_batch,       &kind_pool_attach, &kind_pool_detach,
-    &kind_open,    &kind_lookup,     &kind_fork,        &kind_truncate,    &kind_close,
-    &kind_table,   &kind_step_begin, &kind_step_commit, &kind_step_abort,  &kind_kv_write,
-    &kind_kv_read, &kind_counters,   &kind_admin,
+    &kind_checkpoint,  &kind_image_write, &kind_image_read,  &kind_null,    &kind_cancel,
+    &kind_batch,       &kind_pool_attach, &kind_pool_detach, &kind_open,    &kind_lookup,
+    &kind_fork,        &kind_truncate,    &kind_close,       &kind_table,   &kind_step_begin,
+    &kind_step_commit, &kind_step_abort,  &kind_kv_write,    &kind_kv_read, &kind_counters,
+    &kind_admin,
 };
 
 const struct request_kind *request_kind_find(uint32_t opcode)

@@ -14,7 +14,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/front/drop.h"
-#include "daemon/front/request.h"
+#include "daemon/front/hybrid.h"
 
 #define NODES_BESIDE_PAGES 4096 /* roots, and nodes whose copy has gone before them */
 
@@ -39,13 +39,13 @@ static bool attach_check(struct request *r)
 	if (in->n_layers == 0 || in->n_layers > PAYLOAD_LAYERS_MAX)
 		return refused(r, WIRE_EINVAL, "%u layers; 1 to %u are accepted", in->n_layers,
 			       PAYLOAD_LAYERS_MAX);
-	if (in->n_sections)
-		return refused(r, WIRE_ENOTSUP,
-			       "%u state sections: this version serves dense models only",
-			       in->n_sections);
+	if (in->n_sections > PAYLOAD_SECTIONS_MAX)
+		return refused(r, WIRE_EINVAL, "%u state sections; at most %u are accepted",
+			       in->n_sections, PAYLOAD_SECTIONS_MAX);
 	if (bytes != r->entry.in_bytes)
-		return refused(r, WIRE_EINVAL, "%u layers take %llu bytes of input, not %u",
-			       in->n_layers, (unsigned long long)bytes, r->entry.in_bytes);
+		return refused(
+		    r, WIRE_EINVAL, "%u layers and %u sections take %llu bytes of input, not %u",
+		    in->n_layers, in->n_sections, (unsigned long long)bytes, r->entry.in_bytes);
 	if (!memchr(in->name, 0, sizeof(in->name)) || in->name[0] == 0)
 		return refused(r, WIRE_EINVAL, "the pool's name is empty or not terminated");
 	if (!range_is_zero(in->reserved, sizeof(in->reserved)) || in->want_map > 1)
@@ -86,6 +86,7 @@ static void make_stamp(struct core_pool *p)
 	XXH3_128bits_reset(state);
 	XXH3_128bits_update(state, &d, sizeof(d));
 	XXH3_128bits_update(state, p->layers, d.n_layers * sizeof(*p->layers));
+	XXH3_128bits_update(state, p->sections, d.n_sections * sizeof(*p->sections));
 	h = XXH3_128bits_digest(state);
 	XXH3_freeState(state);
 	memcpy(p->stamp, &h.low64, 8);
@@ -115,6 +116,46 @@ static bool compute_geometry(struct request *r, struct core_pool *p)
 	return true;
 }
 
+static bool compute_layout(struct request *r, struct core_pool *p)
+{
+	const char *why;
+	uint32_t which;
+	int result;
+
+	if (p->description.n_sections == 0)
+		return true;
+	result = hybrid_lay_out(&p->layout, p->sections, p->description.n_sections, &why, &which);
+	if (result == -ENOMEM)
+		return refused(r, WIRE_ENOMEM, "the daemon has no memory for the state sections");
+	if (result)
+		return refused(r, WIRE_EINVAL, "section %u has %s", which, why);
+	return true;
+}
+
+static uint32_t retained_slots(const struct core_pool *p)
+{
+	if (p->layout.n == 0 || !p->config->enable_prefix_caching)
+		return 0;
+	return (uint32_t)(p->config->retained_slots == CONFIG_NULL ? 2 * p->config->lanes
+								   : p->config->retained_slots);
+}
+
+/* Retained slots are no part of pool_bytes, but of the same memory. */
+static bool take_retained(struct request *r, const struct core_pool *p, uint64_t *available_bytes)
+{
+	uint64_t slots = retained_slots(p);
+	uint64_t slot_bytes = p->layout.state_stride + p->layout.ring_stride;
+
+	if (slots && slot_bytes > *available_bytes / slots)
+		return refused(r, WIRE_ENOSPC,
+			       "%llu retained slots of %llu bytes each are more than the device's "
+			       "%llu free bytes; a smaller pools.retained_slots would change it",
+			       (unsigned long long)slots, (unsigned long long)slot_bytes,
+			       (unsigned long long)*available_bytes);
+	*available_bytes -= slots * slot_bytes;
+	return true;
+}
+
 static bool compute_plan(struct request *r, struct core_pool *p)
 {
 	const struct config_pool *k = p->config;
@@ -128,16 +169,22 @@ static bool compute_plan(struct request *r, struct core_pool *p)
 	    .page_tokens = p->geometry.page_tokens,
 	    .max_sequence_tokens = k->max_sequence_length,
 	    .lanes = k->lanes,
+	    .state_slot_bytes = p->layout.state_stride,
+	    .workspace_bytes = k->lanes * p->layout.ring_stride,
 	    .prefix_caching = k->enable_prefix_caching,
 	    .max_prefix_pages =
 		k->max_prefix_cache_pages == CONFIG_NULL ? PLAN_NULL : k->max_prefix_cache_pages,
 	    .shadow_lru = k->shadow_lru,
 	};
 
+	if (!take_retained(r, p, &wish.available_bytes))
+		return false;
 	if (k->pool_bytes == CONFIG_NULL && k->pool_pages != CONFIG_NULL)
-		wish.pool_bytes = k->pool_pages > UINT64_MAX / 2 / wish.page_stride
+		wish.pool_bytes = k->pool_pages > UINT64_MAX / 4 / wish.page_stride
 				      ? PLAN_NULL
-				      : k->pool_pages * wish.page_stride;
+				      : k->pool_pages * wish.page_stride +
+					    2 * k->lanes * p->layout.state_stride +
+					    wish.workspace_bytes;
 	if (plan_compute(&wish, &p->plan, refusal))
 		return refused(r, WIRE_ENOSPC, "%s", refusal);
 	if (p->plan.pages >= PAGE_NONE - NODES_BESIDE_PAGES ||
@@ -155,6 +202,10 @@ static void forget_description(struct core_pool *p)
 	p->geometry = (struct geometry){0};
 	free(p->layers);
 	p->layers = NULL;
+	free(p->sections);
+	p->sections = NULL;
+	free(p->layout.sections);
+	p->layout = (struct hybrid_layout){0};
 	p->state = CORE_POOL_DECLARED;
 }
 
@@ -191,11 +242,15 @@ static void made(struct job *job)
 	    .order =
 		p->config->retained_order == CONFIG_RETAINED_LEARNED ? RETAIN_LEARNED : RETAIN_LRU,
 	    .shadow_lru = p->config->shadow_lru,
+	    .lanes = p->layout.n ? (uint32_t)p->config->lanes : 0,
+	    .retained_slots = retained_slots(p),
+	    .min_capture_tokens = (uint32_t)p->config->min_capture_tokens,
 	};
 	int result = job->result;
 
 	if (!result && pool_init(&p->pool, &limits, &p->core->keys, p->stamp)) {
 		segment_free(&p->memory.segment);
+		segment_free(&p->memory.retained);
 		result = -ENOMEM;
 	}
 	if (result) {
@@ -232,12 +287,17 @@ static bool describe(struct request *r, struct core_pool *p)
 {
 	const struct payload_pool *in = r->in;
 	uint64_t bytes = (uint64_t)in->n_layers * sizeof(*p->layers);
+	uint64_t more = (uint64_t)in->n_sections * sizeof(*p->sections);
 
 	p->description = *in;
 	p->layers = malloc(bytes);
-	if (!p->layers)
+	p->sections = malloc(more ? more : 1);
+	if (!p->layers || !p->sections) {
+		forget_description(p);
 		return refused(r, WIRE_ENOMEM, "the daemon has no memory for the description");
+	}
 	memcpy(p->layers, in + 1, bytes);
+	memcpy(p->sections, (const char *)(in + 1) + bytes, more);
 	fill_defaults(p, &p->description, p->layers);
 	if (p->description.page_tokens != p->config->kv_page_size) {
 		refused(r, WIRE_EMISMATCH, "page_tokens: pool %s is configured with %llu, found %u",
@@ -246,13 +306,19 @@ static bool describe(struct request *r, struct core_pool *p)
 		forget_description(p);
 		return false;
 	}
-	if (!compute_geometry(r, p) || !compute_plan(r, p)) {
+	if (!compute_geometry(r, p) || !compute_layout(r, p) || !compute_plan(r, p)) {
 		forget_description(p);
 		return false;
 	}
 	make_stamp(p);
-	p->memory = (struct device_memory){
-	    .geometry = &p->geometry, .pages = p->plan.pages, .segment = SEGMENT_NONE};
+	hybrid_place(&p->layout, p->plan.pages * p->geometry.page_stride,
+		     (uint32_t)p->config->lanes, retained_slots(p));
+	p->memory = (struct device_memory){.geometry = &p->geometry,
+					   .pages = p->plan.pages,
+					   .slot_bytes = p->layout.slot_bytes,
+					   .retained_bytes = p->layout.retained_bytes,
+					   .retained = SEGMENT_NONE,
+					   .segment = SEGMENT_NONE};
 	p->making = (struct device_job){.job.done = made,
 					.op = DEVICE_MAKE,
 					.memory = &p->memory,
@@ -294,6 +360,26 @@ static bool same_layers(struct request *r, const struct core_pool *p,
 	return true;
 }
 
+static bool same_sections(struct request *r, const struct core_pool *p)
+{
+	const struct payload_pool *in = r->in;
+	const struct payload_section *found =
+	    (const void *)((const struct payload_layer *)(in + 1) + in->n_layers);
+
+	for (uint32_t i = 0; i < in->n_sections; i++) {
+		const struct payload_section *have = &p->sections[i];
+
+		if (memcmp(have->name, found[i].name, sizeof(have->name)))
+			return refused(r, WIRE_EMISMATCH,
+				       "section %u: pool %s has %.32s, found %.32s", i,
+				       p->config->name, have->name, found[i].name);
+		if (!same(r, p, "bytes of a section", have->bytes, found[i].bytes) ||
+		    !same(r, p, "kind of a section", have->kind, found[i].kind))
+			return false;
+	}
+	return true;
+}
+
 static bool same_description(struct request *r, const struct core_pool *p)
 {
 	struct payload_pool want = *(const struct payload_pool *)r->in;
@@ -310,6 +396,7 @@ static bool same_description(struct request *r, const struct core_pool *p)
 			       want.artifact[1], want.artifact[2], want.artifact[3]);
 	return same(r, p, "page_tokens", have->page_tokens, want.page_tokens) &&
 	       same(r, p, "n_layers", have->n_layers, want.n_layers) &&
+	       same(r, p, "n_sections", have->n_sections, want.n_sections) &&
 	       same(r, p, "tensor_rank", have->tensor_rank, want.tensor_rank) &&
 	       same(r, p, "tensor_size", have->tensor_size, want.tensor_size) &&
 	       same(r, p, "pipeline_rank", have->pipeline_rank, want.pipeline_rank) &&
@@ -317,7 +404,8 @@ static bool same_description(struct request *r, const struct core_pool *p)
 	       same(r, p, "rope_digest", have->rope_digest, want.rope_digest) &&
 	       same(r, p, "drafter", have->drafter, want.drafter) &&
 	       same(r, p, "draft_tokens", have->draft_tokens, want.draft_tokens) &&
-	       same_layers(r, p, (const void *)((const struct payload_pool *)r->in + 1));
+	       same_layers(r, p, (const void *)((const struct payload_pool *)r->in + 1)) &&
+	       same_sections(r, p);
 }
 
 /* ---- attach ---- */
@@ -343,6 +431,11 @@ static bool send_blocks(struct request *r, const struct core_pool *p)
 		    reply_array(r, (uint32_t)(sizeof(struct payload_pool_info) + i * sizeof(block)),
 				&block, 1, sizeof(block));
 	}
+	if (written && p->layout.n)
+		written = reply_array(r,
+				      (uint32_t)(sizeof(struct payload_pool_info) +
+						 g->n_layers * sizeof(struct payload_block)),
+				      p->layout.sections, p->layout.n, sizeof(*p->layout.sections));
 	r->reply.count = g->n_layers;
 	return written;
 }
@@ -377,6 +470,12 @@ static enum run_result attach_reply(struct request *r, struct core_pool *p, uint
 	    .n_layers = p->geometry.n_layers,
 	    .parts = map,
 	    .prefix_budget_pages = p->plan.effective_prefix_pages,
+	    .state_offset = p->layout.state_offset,
+	    .state_stride = p->layout.state_stride,
+	    .ring_offset = p->layout.ring_offset,
+	    .ring_stride = p->layout.ring_stride,
+	    .lanes = p->pool.images.n_lanes,
+	    .n_sections = p->layout.n,
 	};
 
 	memcpy(info.stamp, p->stamp, sizeof(info.stamp));

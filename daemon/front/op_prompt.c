@@ -11,7 +11,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/front/request.h"
+#include "daemon/front/hybrid.h"
 
 enum prompt_phase {
 	PROMPT_COPY = 0,
@@ -58,6 +58,14 @@ static bool prompt_check(struct request *r)
 			       "user end %u, opener %u",
 			       o->n_tokens, o->system_end_tokens, o->user_end_tokens,
 			       o->opener_tokens);
+	if (o->system_end_tokens && o->opener_tokens && o->system_end_tokens > o->opener_tokens)
+		return refused(r, WIRE_EINVAL,
+			       "the system block ends at %u, behind the opener at %u",
+			       o->system_end_tokens, o->opener_tokens);
+	if (o->user_end_tokens && o->opener_tokens && o->user_end_tokens > o->opener_tokens)
+		return refused(r, WIRE_EINVAL,
+			       "the last user message ends at %u, behind the opener at %u",
+			       o->user_end_tokens, o->opener_tokens);
 	r->interactive = o->priority == PAYLOAD_INTERACTIVE;
 	return true;
 }
@@ -87,6 +95,27 @@ static bool open_check(struct request *r)
 }
 
 /* ---- copying ---- */
+
+/* A state inside an image could never be reused. */
+static bool check_offsets(struct request *r, const struct payload_open *o,
+			  const struct key_image *images)
+{
+	const uint32_t offsets[] = {o->system_end_tokens, o->user_end_tokens, o->opener_tokens};
+	static const char *const names[] = {"system_end_tokens", "user_end_tokens",
+					    "opener_tokens"};
+
+	for (int k = 0; k < 3; k++) {
+		for (uint32_t i = 0; i < o->n_spans; i++) {
+			if (images[i].start < offsets[k] &&
+			    offsets[k] - images[i].start < images[i].length)
+				return refused(r, WIRE_EINVAL,
+					       "%s %u lies inside the image of %u tokens at %u",
+					       names[k], offsets[k], images[i].length,
+					       images[i].start);
+		}
+	}
+	return true;
+}
 
 static bool prompt_begin(struct request *r)
 {
@@ -130,7 +159,7 @@ static bool prompt_begin(struct request *r)
 				       "apart from each other and inside the %u tokens",
 				       i, a->length, a->start, o->n_tokens);
 	}
-	return true;
+	return check_offsets(r, o, t->images);
 }
 
 _Static_assert(sizeof(struct key_image) == sizeof(struct payload_span), "same layout");
@@ -181,20 +210,41 @@ static bool match_start(struct request *r, uint64_t tick)
 	return true;
 }
 
+static uint32_t miss_on_wire(enum match_miss miss)
+{
+	static const uint8_t codes[] = {
+	    [MATCH_COMPLETE] = PAYLOAD_MISS_NONE,     [MATCH_NONE] = PAYLOAD_MISS_NO_MATCH,
+	    [MATCH_DIVERGED] = PAYLOAD_MISS_DIVERGED, [MATCH_OFF] = PAYLOAD_MISS_OFF,
+	    [MATCH_IMAGE] = PAYLOAD_MISS_IMAGE,       [MATCH_LIMIT] = PAYLOAD_MISS_LIMIT,
+	    [MATCH_GONE] = PAYLOAD_MISS_GONE,
+	};
+
+	return codes[miss];
+}
+
 static bool reply_match(struct request *r, uint32_t n_pages, uint32_t version)
 {
 	struct request_prompt *t = &r->u.prompt;
 	struct session *s = r->session;
 	uint32_t cached = match_tokens(&t->match);
+	const struct payload_open *o = r->in;
+	const struct pool *x = &r->pool->pool;
+	struct capture_points points;
 	struct payload_open_result out = {
 	    .cached_tokens = cached,
-	    .miss = (uint32_t)match_reason(&t->match),
-	    .miss_tokens = cached,
+	    .miss = miss_on_wire(match_reason(&t->match)),
+	    .miss_tokens = t->match.known_tokens,
 	    .tier = cached ? PAYLOAD_DEVICE : PAYLOAD_NO_TIER,
 	    .table_version = version,
 	    .n_pages = n_pages,
 	};
 
+	capture_plan(x, &t->wish, cached, o->chunk_tokens, o->system_end_tokens, o->opener_tokens,
+		     &points);
+	out.n_points = points.n;
+	memcpy(out.points, points.tokens, sizeof(points.tokens));
+	if (t->match.image != IMAGE_NONE)
+		out.kind = 1u + t->found_kind;
 	match_count(&t->match);
 	r->reply.value0 = cached;
 	r->reply.value1 = n_pages;
@@ -202,6 +252,15 @@ static bool reply_match(struct request *r, uint32_t n_pages, uint32_t version)
 	s->counters.cached_tokens += cached;
 	s->counters.prompt_tokens += t->wish.n_tokens;
 	return session_write(s, r->entry.out_offset, &out, sizeof(out)) == 0;
+}
+
+/* A state that an open claimed may be given up before the reply is written. */
+static void remember_kind(struct request *r)
+{
+	struct request_prompt *t = &r->u.prompt;
+
+	if (t->match.image != IMAGE_NONE)
+		t->found_kind = r->pool->pool.images.image[t->match.image].kind;
 }
 
 static enum run_result lookup_run(struct request *r, uint32_t *budget)
@@ -222,6 +281,7 @@ static enum run_result lookup_run(struct request *r, uint32_t *budget)
 	}
 	if (match_turn(&t->match, budget))
 		return RUN_MORE;
+	remember_kind(r);
 	r->session->counters.lookups++;
 	if (reply_match(r, 0, 0))
 		done(r);
@@ -262,6 +322,7 @@ static void close_unborn(struct request *r)
 	if (t->match.held != NODE_NONE && t->phase == PROMPT_MATCH) {
 		t->seq->node = t->match.held;
 		t->seq->leaving = t->match.leaving;
+		t->seq->tail_node = t->match.partial;
 		t->match.held = NODE_NONE;
 		retain_let_go(&r->pool->pool.retain, &t->match.run);
 	}
@@ -287,6 +348,7 @@ static void open_abandon(struct request *r, int status)
 {
 	(void)status;
 	list_remove(&r->in_wait);
+	hybrid_abandon(r);
 	close_unborn(r);
 	prompt_free(r);
 	core_pool_settle(r->pool);
@@ -324,6 +386,8 @@ static enum run_result open_finish(struct request *r)
 	if (sequence_new(r->session, r->pool, seq, r->interactive, &q))
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	t->seq = NULL;
+	q->system_end = ((const struct payload_open *)r->in)->system_end_tokens;
+	q->user_end = ((const struct payload_open *)r->in)->user_end_tokens;
 	charge_give(&r->session->heap, t->charged);
 	t->charged = 0;
 	if (charge_sequence(q)) {
@@ -344,6 +408,39 @@ static enum run_result open_finish(struct request *r)
 	return RUN_DONE;
 }
 
+static void open_end(struct request *r)
+{
+	if (r->reply.status)
+		close_unborn(r);
+	prompt_free(r);
+}
+
+static void image_there(struct request *r, int result)
+{
+	if (result) {
+		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
+		core_pool_fail(r->pool);
+	} else {
+		open_finish(r);
+	}
+	open_end(r);
+	request_finish(r);
+}
+
+/* The state that was found, or zeros, goes to the sequence's own slots before it begins. */
+static enum run_result fetch_image(struct request *r)
+{
+	struct request_prompt *t = &r->u.prompt;
+	uint32_t image = t->match.image;
+
+	if (hybrid_start(r, t->seq, image == IMAGE_NONE ? IMAGE_JOB_FRESH : IMAGE_JOB_CLAIM, image,
+			 NULL, image_there) == 0)
+		return RUN_WAIT;
+	if (image != IMAGE_NONE)
+		pool_claim_done(&r->pool->pool, image);
+	return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
+}
+
 static enum run_result open_run(struct request *r, uint32_t *budget)
 {
 	struct request_prompt *t = &r->u.prompt;
@@ -360,6 +457,10 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 		}
 		t->phase = PROMPT_ADMIT;
 	}
+	if (t->phase == PROMPT_ADMIT && r->batch && r->pool->pool.hybrid) {
+		refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of an image");
+		goto out;
+	}
 	if (t->phase == PROMPT_ADMIT) {
 		result = admit(r, &admitted);
 		if (result == RUN_WAIT)
@@ -371,11 +472,13 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 	}
 	if (match_turn(&t->match, budget))
 		return RUN_MORE;
-	open_finish(r);
+	remember_kind(r);
+	if (!r->pool->pool.hybrid)
+		open_finish(r);
+	else if (fetch_image(r) == RUN_WAIT)
+		return RUN_WAIT;
 out:
-	if (r->reply.status)
-		close_unborn(r);
-	prompt_free(r);
+	open_end(r);
 	return RUN_DONE;
 }
 

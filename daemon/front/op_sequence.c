@@ -3,7 +3,7 @@
 #include <errno.h>
 
 #include "daemon/base/panic.h"
-#include "daemon/front/request.h"
+#include "daemon/front/hybrid.h"
 
 /* ---- fork ---- */
 
@@ -44,6 +44,7 @@ static void fork_abandon(struct request *r, int status)
 {
 	(void)status;
 	list_remove(&r->in_wait);
+	hybrid_abandon(r);
 	close_fork(r);
 }
 
@@ -57,6 +58,8 @@ static enum run_result fork_finish(struct request *r)
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	}
 	r->u.prompt.seq = NULL;
+	q->system_end = r->sequence->system_end;
+	q->user_end = r->sequence->user_end;
 	if (charge_sequence(q)) {
 		refuse_sequence_heap(r, q);
 		sequence_abandon(q);
@@ -71,12 +74,36 @@ static enum run_result fork_finish(struct request *r)
 	return done(r);
 }
 
+static void fork_copied(struct request *r, int result)
+{
+	if (result) {
+		close_fork(r);
+		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
+		core_pool_fail(r->pool);
+	} else {
+		fork_finish(r);
+	}
+	request_finish(r);
+}
+
+/* The fork begins with a copy of its parent's state. */
+static enum run_result fork_image(struct request *r)
+{
+	if (hybrid_start(r, r->u.prompt.seq, IMAGE_JOB_FORK, IMAGE_NONE, r->sequence->seq,
+			 fork_copied) == 0)
+		return RUN_WAIT;
+	close_fork(r);
+	return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
+}
+
 static enum run_result fork_run(struct request *r, uint32_t *budget)
 {
 	struct seq **seq = &r->u.prompt.seq;
 	int result;
 
 	(void)budget;
+	if (r->batch && r->pool->pool.hybrid)
+		return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of an image");
 	if (!*seq) {
 		if (!admission_sequence(r))
 			return RUN_DONE;
@@ -89,7 +116,7 @@ static enum run_result fork_run(struct request *r, uint32_t *budget)
 			return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	}
 	if (admission_try(r, *seq))
-		return fork_finish(r);
+		return r->pool->pool.hybrid ? fork_image(r) : fork_finish(r);
 	if (!r->batch)
 		return RUN_WAIT;
 	close_fork(r);
@@ -124,6 +151,12 @@ static enum run_result truncate_run(struct request *r, uint32_t *budget)
 				      s->first_page * page_tokens, s->committed);
 		if (result == POOL_BUSY)
 			return refuse(r, WIRE_EBUSY, "a step is open");
+		if (result == POOL_NEVER)
+			return refuse(
+			    r, WIRE_ENOTSUP,
+			    "a hybrid sequence has no state at %llu tokens: open the prompt "
+			    "again with max_cached_tokens",
+			    (unsigned long long)r->entry.arg0);
 		if (result)
 			return refuse(r, WIRE_ENOMEM, "the daemon has no memory for the page");
 		r->u.step.phase = 1;

@@ -5,7 +5,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/front/request.h"
+#include "daemon/front/hybrid.h"
 
 enum begin_phase {
 	BEGIN_PAGES = 0,
@@ -20,6 +20,9 @@ static bool begin_check(struct request *r)
 
 	if (!range_is_zero(in->reserved, sizeof(in->reserved)))
 		return refused(r, WIRE_EINVAL, "reserved words of the step are set");
+	if (r->pool->pool.hybrid && r->entry.out_bytes < sizeof(struct payload_step_slots))
+		return refused(r, WIRE_EINVAL, "%u bytes for the answer, at least %zu are needed",
+			       r->entry.out_bytes, sizeof(struct payload_step_slots));
 	if (r->entry.arg0 > r->pool->pool.limits.max_sequence_tokens)
 		return refused(r, WIRE_EINVAL, "a target of %llu tokens; the pool serves %u",
 			       (unsigned long long)r->entry.arg0,
@@ -31,12 +34,20 @@ static enum run_result begin_reply(struct request *r)
 {
 	struct sequence *q = r->sequence;
 	const struct seq *s = q->seq;
+	uint32_t skip = 0;
 
 	r->reply.index = q->step.index;
 	r->reply.generation = q->step.generation;
 	r->reply.value0 = s->step.first - s->first_page;
 	r->reply.value1 = s->table_version;
-	if (!reply_pages(r, 0, s, s->step.first, s->step.n_fresh))
+	if (s->pool->hybrid) {
+		struct payload_step_slots slots = hybrid_slots(s);
+
+		skip = sizeof(slots);
+		if (session_write(r->session, r->entry.out_offset, &slots, sizeof(slots)))
+			return RUN_DONE;
+	}
+	if (!reply_pages(r, skip, s, s->step.first, s->step.n_fresh))
 		return RUN_DONE;
 	return done(r);
 }
@@ -127,6 +138,13 @@ static enum run_result begin_run(struct request *r, uint32_t *budget)
 	(void)budget;
 	if (p->state != CORE_POOL_READY)
 		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
+	/* Of a request that was abandoned; what the step writes must not be under its hands. */
+	if (p->pool.hybrid && lane_is_busy(&p->pool.images, q->seq->lane)) {
+		if (r->batch)
+			return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy");
+		request_wait(r, &p->copying);
+		return RUN_WAIT;
+	}
 	result = step_wants(q->seq, target, window, &n);
 	if (result)
 		return begin_refuse(r, result);
@@ -221,6 +239,9 @@ static enum run_result commit_refuse(struct request *r, int result)
 		return refuse(r, WIRE_ESTEP,
 			      s->step.poisoned ? "an operation of the step failed; abort it"
 					       : "the step is over; abort it");
+	case POOL_SLOT:
+		return refuse(r, WIRE_EINVAL, "slot %u.%u is not the one that this step writes",
+			      in->slot, in->slot_generation);
 	case POOL_STALE:
 		r->pool->pool.stats.conflicts++;
 		return refuse(r, WIRE_EINVAL,
@@ -257,6 +278,13 @@ static int commit_step(struct request *r)
 	if (r->sequence->step.index != r->entry.index ||
 	    r->sequence->step.generation != r->entry.generation)
 		return POOL_STEP;
+	if (r->pool->pool.hybrid && in->tokens_commit &&
+	    r->sequence->seq->step.state == STEP_OPEN) {
+		struct payload_step_slots slots = hybrid_slots(r->sequence->seq);
+
+		if (in->slot != slots.target || in->slot_generation != slots.generation)
+			return POOL_SLOT;
+	}
 	return step_commit(r->sequence->seq, &receipt);
 }
 

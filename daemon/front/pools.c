@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/panic.h"
-#include "daemon/front/request.h"
+#include "daemon/front/hybrid.h"
 
 int core_pools_init(struct core *c)
 {
@@ -18,12 +18,14 @@ int core_pools_init(struct core *c)
 		p->config = &c->config->pools[i];
 		p->state = CORE_POOL_DECLARED;
 		p->memory.segment = SEGMENT_NONE;
+		p->memory.retained = SEGMENT_NONE;
 		list_init(&p->attaching);
 		list_init(&p->dropping);
 		list_init(&p->admission);
 		for (uint32_t ns = 0; ns < CONFIG_NAMESPACES_MAX; ns++)
 			list_init(&p->over_quota[ns]);
 		list_init(&p->starving);
+		list_init(&p->copying);
 		list_init(&p->idle_order);
 		list_init(&p->step_order);
 		c->pool[c->n_pools++] = p;
@@ -44,7 +46,10 @@ void core_pools_deinit(struct core *c)
 			pool_deinit(&p->pool);
 		}
 		segment_free(&p->memory.segment);
+		segment_free(&p->memory.retained);
 		geometry_free(&p->geometry);
+		free(p->layout.sections);
+		free(p->sections);
 		free(p->layers);
 		free(p);
 	}
@@ -156,13 +161,41 @@ static void publish_sums(struct core_pool *p)
 	pool_counters_set(c, COUNTER_pool_saturated, p->saturated);
 }
 
+static void publish_states(struct core_pool *p)
+{
+	const struct images *s = &p->pool.images;
+	const uint64_t *skips = p->pool.stats.capture_skips;
+	struct pool_counters *c = p->counters;
+
+	pool_counters_set(c, COUNTER_pool_lanes_capacity, s->n_lanes);
+	pool_counters_set(c, COUNTER_pool_lanes_used, s->n_lanes - s->lanes_free);
+	pool_counters_set(c, COUNTER_retained_slots_capacity, s->n_images);
+	pool_counters_set(c, COUNTER_retained_slots_used, s->in_use);
+	pool_counters_set(c, COUNTER_checkpoint_captures, s->captures[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_checkpoint_claims, s->claims[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_checkpoint_discards, s->given_up[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_prefix_captures, s->captures[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_prefix_claims, s->claims[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_prefix_discards, s->given_up[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_captures_replaced, s->replaced);
+	pool_counters_set(c, COUNTER_capture_skips_exists, skips[CAPTURE_EXISTS]);
+	pool_counters_set(c, COUNTER_capture_skips_no_slot, skips[CAPTURE_NO_SLOT]);
+	pool_counters_set(c, COUNTER_capture_skips_short, skips[CAPTURE_SHORT]);
+	pool_counters_set(c, COUNTER_capture_skips_off, skips[CAPTURE_OFF]);
+	pool_counters_set(c, COUNTER_capture_skips_unknown, skips[CAPTURE_UNKNOWN]);
+	pool_counters_set(c, COUNTER_capture_skips_in_image, skips[CAPTURE_IN_IMAGE]);
+	pool_counters_set(c, COUNTER_capture_skips_shared, skips[CAPTURE_SHARED]);
+}
+
 void core_pool_publish(struct core_pool *p)
 {
 	pool_counters_begin(p->counters);
 	publish_gauges(p);
 	/* Without pages there is nothing that counts; the sums stay as they were. */
-	if (p->pool.limits.pages)
+	if (p->pool.limits.pages) {
 		publish_sums(p);
+		publish_states(p);
+	}
 	order_publish(p);
 	pool_counters_end(p->counters);
 }

@@ -52,6 +52,8 @@ struct request_kind {
 	void (*abandon)(struct request *r, int status);
 };
 
+struct image_job;
+
 struct request_prompt {
 	struct match_wish wish;
 	struct match match;
@@ -65,6 +67,7 @@ struct request_prompt {
 	uint32_t max_tokens;
 	bool interactive;
 	uint8_t phase;
+	uint8_t found_kind; /* enum image_kind */
 };
 
 struct request_step {
@@ -101,7 +104,8 @@ struct request {
 	struct session *session;
 	struct sequence *sequence; /* NULL: of no sequence */
 	struct core_pool *pool;
-	struct request *batch; /* it is an item of this one */
+	struct image_job *image; /* a copy of an image in flight */
+	struct request *batch;   /* it is an item of this one */
 	const struct request_kind *kind;
 	struct timer timer;
 	uint64_t began_ns;
@@ -174,6 +178,7 @@ bool reply_array(struct request *r, uint32_t skip_bytes, const void *from, uint3
 bool reply_pages(struct request *r, uint32_t skip_bytes, const struct seq *s, uint32_t first,
 		 uint32_t n);
 
+extern const struct request_kind kind_checkpoint, kind_image_write, kind_image_read;
 extern const struct request_kind kind_null, kind_cancel, kind_batch, kind_pool_attach,
     kind_pool_detach, kind_open, kind_lookup, kind_fork, kind_truncate, kind_close, kind_table,
     kind_step_begin, kind_step_commit, kind_step_abort, kind_kv_write, kind_kv_read, kind_counters,

@@ -7,11 +7,12 @@
 #include "daemon/base/testing.h"
 #include "daemon/front/request.h"
 
-/* Pages that a living process may still write to although its session has ended. */
+/* Pages, and a lane, that a living process may still write to although its session has ended. */
 struct quarantine {
 	struct list in_core;
 	struct session *session;
 	struct core_pool *pool;
+	uint32_t lane; /* of a hybrid pool; LANE_NONE */
 	uint32_t n;
 	uint32_t pages[];
 };
@@ -120,6 +121,8 @@ static void keep_quarantine(struct sequence *q, struct session *s)
 
 	if (n == 0)
 		return;
+	if (q->seq->lane != LANE_NONE)
+		lane_job(&q->pool->pool.images, q->seq->lane);
 	k = malloc(sizeof(*k) + n * sizeof(*k->pages));
 	/* Without memory to remember them by, they are lost to the pool rather than to its users.
 	 */
@@ -132,6 +135,7 @@ static void keep_quarantine(struct sequence *q, struct session *s)
 	}
 	k->session = s;
 	k->pool = q->pool;
+	k->lane = q->seq->lane;
 	k->n = seq_move_quarantine(q->seq, k->pages);
 	list_append(&s->core->quarantines, &k->in_core);
 	s->quarantines++;
@@ -148,6 +152,8 @@ void quarantine_end(struct core *c, struct session *s)
 			continue;
 		for (uint32_t i = 0; i < k->n; i++)
 			seq_end_quarantine(&k->pool->pool, k->pages[i]);
+		if (k->lane != LANE_NONE)
+			lane_job_done(&k->pool->pool.images, k->lane);
 		k->pool->quarantined_of_dead -= k->n;
 		core_pool_settle(k->pool);
 		list_remove(&k->in_core);

@@ -17,12 +17,14 @@ static uint32_t leave_images(const struct match_wish *w, uint32_t tokens, uint32
 	return tokens;
 }
 
-static uint32_t find_end(const struct pool *p, const struct match_wish *w, enum match_miss *why)
+static uint32_t find_end(const struct pool *p, const struct match_wish *w, enum match_miss *why,
+			 uint32_t *most_tokens)
 {
 	uint32_t page_tokens = p->limits.page_tokens;
 	uint32_t most, end;
 
 	*why = MATCH_OFF;
+	*most_tokens = 0;
 	if (w->off || p->limits.prefix_budget == 0 || w->n_tokens == 0)
 		return 0;
 	most = w->n_tokens - (protection(last_token_is_computed) ? 1 : 0);
@@ -31,22 +33,25 @@ static uint32_t find_end(const struct pool *p, const struct match_wish *w, enum 
 		*why = MATCH_LIMIT;
 		most = w->max_cached_tokens;
 	}
-	end = most / page_tokens * page_tokens;
+	/* A state may end anywhere, a page of a dense pool at a page's end. */
+	end = p->hybrid ? most : most / page_tokens * page_tokens;
 	if (protection(images_are_whole)) {
-		uint32_t out = leave_images(w, end, page_tokens);
+		uint32_t out = leave_images(w, end, p->hybrid ? 1 : page_tokens);
 
 		if (out < end)
 			*why = MATCH_IMAGE;
 		end = out;
 	}
+	*most_tokens = end;
 	return end / page_tokens;
 }
 
 uint32_t match_room(const struct pool *p, const struct match_wish *wish)
 {
 	enum match_miss why;
+	uint32_t most;
 
-	return find_end(p, wish, &why);
+	return find_end(p, wish, &why, &most);
 }
 
 int match_begin(struct match *m, struct pool *p, const struct match_wish *wish, uint32_t *path,
@@ -61,8 +66,10 @@ int match_begin(struct match *m, struct pool *p, const struct match_wish *wish, 
 			    .run = RUN_NONE,
 			    .held = NODE_NONE,
 			    .leaving = NODE_NONE,
-			    .walk.node = NODE_NONE};
-	m->end = find_end(p, wish, &m->end_reason);
+			    .walk.node = NODE_NONE,
+			    .image = IMAGE_NONE,
+			    .partial = NODE_NONE};
+	m->end = find_end(p, wish, &m->end_reason, &m->most);
 	if (wish->off || p->limits.prefix_budget == 0) {
 		m->done = true;
 		return 0;
@@ -81,7 +88,6 @@ int match_begin(struct match *m, struct pool *p, const struct match_wish *wish, 
 		pool_hold(p, root);
 		m->held = root;
 	}
-	m->done = m->end == 0;
 	return 0;
 }
 
@@ -115,6 +121,8 @@ static void keep(struct match *m, uint32_t n)
 		cast_shadow(m, m->walk.position - n);
 	if (p->retain.learned)
 		return; /* touched once it is known what the open goes on with */
+	if (p->hybrid)
+		return; /* states are ranked there, not pages */
 	for (uint32_t i = m->walk.position - n; i < m->walk.position; i++) {
 		/* Out of memory leaves a page where it was: older than it should be, no more. */
 		if (retain_touch(&p->retain, m->path[i], m->tick, RETAIN_REUSED, &m->run) < 0)
@@ -127,9 +135,11 @@ static void leave_image(struct match *m)
 {
 	struct pool *p = m->pool;
 	uint32_t page_tokens = p->limits.page_tokens;
-	uint32_t out = leave_images(m->wish, match_tokens(m), page_tokens) / page_tokens;
+	uint32_t tokens = m->walk.position * page_tokens;
+	uint32_t out = leave_images(m->wish, tokens, page_tokens) / page_tokens;
 
-	if (out == m->walk.position || !protection(images_are_whole))
+	/* In a hybrid pool find_state looks to that. */
+	if (p->hybrid || out == m->walk.position || !protection(images_are_whole))
 		return;
 	m->walk.missed = false;
 	m->end_reason = MATCH_IMAGE;
@@ -222,10 +232,93 @@ static bool touch_matched(struct match *m, uint32_t *budget)
 	return true;
 }
 
+/* ---- hybrid pools: reuse goes on only where a state was captured ---- */
+
+static uint32_t valid_state(const struct pool *p, uint32_t node)
+{
+	uint32_t image = p->prefix.nodes[node].state;
+
+	if (image == STATE_NONE || p->images.image[image].state != IMAGE_VALID)
+		return IMAGE_NONE;
+	return image;
+}
+
+/* A state behind a part of the page that follows `node`, the longest that fits the prompt. */
+static uint32_t partial_state(struct match *m, uint32_t node, uint32_t position, uint32_t *where)
+{
+	struct pool *p = m->pool;
+	const struct match_wish *w = m->wish;
+	uint32_t start = position * p->limits.page_tokens;
+	uint32_t room = m->most - start;
+	uint64_t lengths = p->prefix.nodes[node].partial_lengths;
+	uint32_t first = 0;
+
+	if (room < 64)
+		lengths &= (1ull << room) - 1;
+	while (first < w->n_images && w->images[first].start < start)
+		first++;
+	while (lengths) {
+		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
+		uint32_t n = 0, found;
+
+		lengths &= ~(1ull << (length - 1));
+		while (first + n < w->n_images && w->images[first + n].start < start + length)
+			n++;
+		if (leave_images(w, start + length, 1) != start + length &&
+		    protection(images_are_whole))
+			continue;
+		found = prefix_find_partial(&p->prefix, node, w->tokens + start, length,
+					    w->images + first, n);
+		if (found != NODE_NONE && valid_state(p, found) != IMAGE_NONE) {
+			*where = found;
+			return valid_state(p, found);
+		}
+	}
+	return IMAGE_NONE;
+}
+
+/* From the deepest match upwards: the first state is the longest. */
+static void find_state(struct match *m)
+{
+	struct pool *p = m->pool;
+	uint32_t node = m->walk.node, position = m->walk.position;
+	uint32_t page_tokens = p->limits.page_tokens;
+
+	for (;;) {
+		m->image = partial_state(m, node, position, &m->partial);
+		if (m->image != IMAGE_NONE || position == 0)
+			break;
+		if (leave_images(m->wish, position * page_tokens, 1) == position * page_tokens)
+			m->image = valid_state(p, node);
+		if (m->image != IMAGE_NONE)
+			break;
+		node = p->prefix.nodes[node].parent;
+		position--;
+	}
+	m->known_tokens = m->walk.position * page_tokens;
+	m->walk.node = node;
+	m->walk.position = position;
+	m->tokens = m->image == IMAGE_NONE ? 0 : p->images.image[m->image].tokens;
+	if (!m->tick)
+		return;
+	if (node != m->held) {
+		pool_hold(p, node);
+		m->leaving = m->held;
+		m->held = node;
+	}
+	if (m->image == IMAGE_NONE)
+		return;
+	if (m->partial != NODE_NONE)
+		pool_hold(p, m->partial);
+	p->images.image[m->image].claims++;
+	p->images.claims[p->images.image[m->image].kind]++;
+	image_touch(&p->images, m->image);
+}
+
 /* What an open held before it went back is released in turns, too. */
 static int finish(struct match *m, uint32_t *budget)
 {
-	const struct pool *p = m->pool;
+	struct pool *p = m->pool;
 
 	if (m->tick && (p->retain.learned || p->shadow.pages)) {
 		if (!m->further)
@@ -235,9 +328,18 @@ static int finish(struct match *m, uint32_t *budget)
 		if (p->retain.learned && !touch_matched(m, budget))
 			return POOL_MORE;
 	}
-	pool_release(m->pool, &m->leaving, budget);
-	m->done = m->leaving == NODE_NONE;
-	return m->done ? 0 : POOL_MORE;
+	if (p->hybrid && !m->further)
+		find_state(m);
+	m->further = true;
+	pool_release(p, &m->leaving, budget);
+	if (m->leaving != NODE_NONE)
+		return POOL_MORE;
+	m->done = true;
+	if (!p->hybrid) {
+		m->tokens = m->walk.position * p->limits.page_tokens;
+		m->known_tokens = m->tokens;
+	}
+	return 0;
 }
 
 int match_turn(struct match *m, uint32_t *budget)
@@ -254,9 +356,12 @@ int match_turn(struct match *m, uint32_t *budget)
 	if (m->further || m->leaving != NODE_NONE)
 		return finish(m, budget);
 	if (!m->tick && p->prefix.nodes[m->walk.node].id != m->node_id) {
+		/* Its place was given up between two turns: nothing is known from there on. */
 		m->walk.missed = true;
 		leave_image(m);
 		m->done = true;
+		m->tokens = p->hybrid ? 0 : m->walk.position * page_tokens;
+		m->known_tokens = m->tokens;
 		return 0;
 	}
 	while (m->images_passed < w->n_images &&
@@ -277,6 +382,12 @@ int match_turn(struct match *m, uint32_t *budget)
 
 enum match_miss match_reason(const struct match *m)
 {
+	if (m->pool->hybrid && m->tokens < m->most && m->end_reason != MATCH_OFF) {
+		if (m->known_tokens == 0 && m->tokens == 0)
+			return MATCH_NONE;
+		/* Pages are known, but no state at their end was captured, or it was given up. */
+		return m->walk.missed && m->tokens == m->known_tokens ? MATCH_DIVERGED : MATCH_GONE;
+	}
 	if (!m->walk.missed)
 		return m->end_reason;
 	return m->walk.position ? MATCH_DIVERGED : MATCH_NONE;

@@ -9,8 +9,10 @@
  * touches nothing: it notices when its place was given up between two turns and ends there.
  * For the learned order an open looks further: how much of the rest of the prompt is known without
  * its bytes. What it matched it touches after that.
- * Where reuse may end: at a page boundary, with at least the last token left to compute, within
- * the client's limit, never inside an image.
+ * Where reuse may end: with at least the last token left to compute, within the client's limit,
+ * never inside an image; in a dense pool at a page boundary, in a hybrid one where a state was
+ * captured. An open that finds a state has a claim on it until the caller has copied its image
+ * (pool_claim_done), and is a user of the state's node.
  *
  * Owner: the core thread. Tokens, images and path are the caller's and outlive the walk.
  */
@@ -24,6 +26,7 @@ enum match_miss { /* equal to enum payload_miss */
 		  MATCH_OFF,
 		  MATCH_IMAGE,
 		  MATCH_LIMIT,
+		  MATCH_GONE,
 };
 
 struct match_wish {
@@ -61,6 +64,11 @@ struct match {
 	uint32_t touched;   /* pages */
 	uint64_t deepest;   /* tick of the last known page */
 	bool done;
+	uint32_t most;         /* tokens that may match at most */
+	uint32_t tokens;       /* found, once it is done */
+	uint32_t known_tokens; /* of pages that match, with or without a state behind them */
+	uint32_t image;        /* of a hybrid pool: the state that was found, or IMAGE_NONE */
+	uint32_t partial;      /* its node, if that is no full page */
 };
 
 /* Pages that could match at most: the room that path must have. */
@@ -77,7 +85,7 @@ int match_turn(struct match *m, uint32_t *budget);
 
 static inline uint32_t match_tokens(const struct match *m)
 {
-	return m->walk.position * m->pool->limits.page_tokens;
+	return m->tokens;
 }
 
 enum match_miss match_reason(const struct match *m);

@@ -35,8 +35,11 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 		r = prefix_init(&p->prefix, limits->nodes, limits->page_tokens, maker, stamp);
 	if (!r)
 		r = retain_init(&p->retain, &p->prefix);
-	if (!r && limits->prefix_budget)
+	if (!r && limits->prefix_budget && !limits->lanes)
 		r = start_order(p);
+	if (!r && limits->lanes)
+		r = images_init(&p->images, limits->lanes, limits->retained_slots);
+	p->hybrid = limits->lanes > 0;
 	if (r)
 		pool_deinit(p);
 	return r;
@@ -46,6 +49,8 @@ void pool_deinit(struct pool *p)
 {
 	must(p->sequences == 0);
 	shadow_deinit(&p->shadow);
+	if (p->hybrid)
+		images_deinit(&p->images);
 	retain_deinit(&p->retain);
 	prefix_deinit(&p->prefix);
 	pages_deinit(&p->pages);
@@ -87,6 +92,60 @@ void pool_hold(struct pool *p, uint32_t node)
 }
 
 static void trim(struct pool *p, uint64_t most);
+static void evict(struct pool *p, uint32_t node);
+
+/* In a hybrid pool a page is of use only with a state at or behind it. */
+static void drop_useless(struct pool *p, uint32_t node)
+{
+	if (p->hybrid && p->prefix.nodes[node].kind == NODE_TOKENS &&
+	    prefix_may_leave(&p->prefix, node, TIER_DEVICE))
+		evict(p, node);
+}
+
+void pool_keep(struct pool *p, uint32_t node)
+{
+	while (prefix_keep(&p->prefix, node))
+		node = p->prefix.nodes[node].parent;
+}
+
+void pool_unkeep(struct pool *p, uint32_t node)
+{
+	while (node != NODE_NONE) {
+		uint32_t above = prefix_unkeep(&p->prefix, node);
+
+		drop_useless(p, node);
+		node = above;
+	}
+}
+
+static void free_image(struct pool *p, uint32_t image)
+{
+	uint32_t node = p->images.image[image].node;
+
+	image_give(&p->images, image);
+	pool_unkeep(p, node);
+}
+
+void pool_give_up(struct pool *p, uint32_t image)
+{
+	struct image *it = &p->images.image[image];
+
+	p->prefix.nodes[it->node].state = STATE_NONE;
+	if (it->claims == 0) {
+		free_image(p, image);
+		return;
+	}
+	image_doom(&p->images, image);
+}
+
+void pool_claim_done(struct pool *p, uint32_t image)
+{
+	struct image *it = &p->images.image[image];
+
+	must(it->claims > 0);
+	if (--it->claims == 0 && it->state == IMAGE_DOOMED)
+		free_image(p, image);
+}
 
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 {
@@ -101,8 +160,10 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 		if (last)
 			count_live(p, at, -1);
 		*node = prefix_release(&p->prefix, at);
-		if (last)
+		if (last) {
 			retain_idle(&p->retain, at);
+			drop_useless(p, at);
+		}
 		retained |= last;
 		/* For a chain that competes one goes as one comes, so all of it has its chance. */
 		if (!competes)
@@ -201,17 +262,52 @@ static uint32_t next_victim(const struct pool *p)
 	return NODE_NONE;
 }
 
+/* The state whose slot goes, likewise: of a namespace with the weakest claim. */
+static uint32_t next_state(const struct pool *p)
+{
+	for (int claim = 0; claim < CLAIMS && p->has_rules && protection(guarantees_are_kept);
+	     claim++) {
+		for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
+			uint32_t image = claim_of(p, ns) == (enum claim)claim
+					     ? image_victim(&p->images, ns)
+					     : IMAGE_NONE;
+
+			if (image != IMAGE_NONE)
+				return image;
+		}
+	}
+	return image_victim(&p->images, IMAGE_NONE);
+}
+
+/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all); false: there is
+ * nothing to give up. */
+static bool give_up_one(struct pool *p, uint16_t name_space)
+{
+	bool all = name_space == RETAIN_NAMESPACES;
+	uint64_t tick;
+	uint32_t victim;
+
+	if (p->hybrid) {
+		victim = all ? next_state(p) : image_victim(&p->images, name_space);
+		if (victim == IMAGE_NONE)
+			return false;
+		pool_give_up(p, victim);
+		return true;
+	}
+	victim = all ? next_victim(p) : retain_victim(&p->retain, name_space, &tick);
+	if (victim == NODE_NONE)
+		return false;
+	evict(p, victim);
+	return true;
+}
+
 void pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
 {
 	uint64_t quota = p->shares[name_space].quota_pages;
 
 	while (quota && pool_held(p, name_space) + n > quota && protection(quotas_are_kept)) {
-		uint64_t tick;
-		uint32_t victim = retain_victim(&p->retain, name_space, &tick);
-
-		if (victim == NODE_NONE)
+		if (!give_up_one(p, name_space))
 			return;
-		evict(p, victim);
 	}
 }
 
@@ -228,11 +324,8 @@ bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages
 bool pool_make_room(struct pool *p, uint32_t n)
 {
 	while (pages_free(&p->pages) < n) {
-		uint32_t victim = next_victim(p);
-
-		if (victim == NODE_NONE)
+		if (!give_up_one(p, RETAIN_NAMESPACES))
 			return false;
-		evict(p, victim);
 	}
 	return true;
 }
@@ -240,11 +333,8 @@ bool pool_make_room(struct pool *p, uint32_t n)
 static void trim(struct pool *p, uint64_t most)
 {
 	for (; most > 0 && p->indexed > p->limits.prefix_budget; most--) {
-		uint32_t victim = protection(budget_is_kept) ? next_victim(p) : NODE_NONE;
-
-		if (victim == NODE_NONE)
+		if (!protection(budget_is_kept) || !give_up_one(p, RETAIN_NAMESPACES))
 			return;
-		evict(p, victim);
 	}
 }
 
@@ -256,14 +346,8 @@ void pool_trim(struct pool *p)
 bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 {
 	for (; *budget; --*budget) {
-		uint64_t tick;
-		uint32_t victim = name_space == RETAIN_NAMESPACES
-				      ? next_victim(p)
-				      : retain_victim(&p->retain, name_space, &tick);
-
-		if (victim == NODE_NONE)
+		if (!give_up_one(p, name_space))
 			return true;
-		evict(p, victim);
 	}
 	return false;
 }
@@ -274,6 +358,8 @@ int pool_may_admit(const struct pool *p, uint64_t ceiling)
 
 	if (ceiling > p->limits.pages)
 		return POOL_NEVER;
+	if (p->hybrid && p->images.lanes_free == 0)
+		return POOL_WAIT;
 	if (!protection(ceilings_are_kept))
 		return 0;
 	return taken <= p->limits.pages - ceiling ? 0 : POOL_WAIT;
@@ -331,7 +417,8 @@ const char *pool_check(const struct pool *p, bool everything)
 	if (allocated + pages_free(&p->pages) != p->limits.pages)
 		return "free and allocated pages are not the capacity";
 	if (p->indexed > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
-	    p->live < p->indexed)
+	    p->live < p->indexed &&
+	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
 	if (p->pages.refused_references)
 		return "a reference was taken back at 0";
@@ -347,7 +434,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		live += n->users > 0;
 		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
 			return "a node and its page do not name each other";
-		if (n->run == RUN_NONE)
+		if (n->run == RUN_NONE && !p->hybrid)
 			return "an indexed page is in no run";
 	}
 	if (live != p->live)
@@ -359,5 +446,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		wrong = pages_check(&p->pages);
 	if (!wrong)
 		wrong = shadow_check(&p->shadow);
+	if (!wrong && p->hybrid)
+		wrong = images_check(&p->images, &p->prefix);
 	return wrong ? wrong : check_sequences(p);
 }

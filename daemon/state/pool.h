@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "daemon/base/list.h"
+#include "daemon/state/image.h"
 #include "daemon/state/page.h"
 #include "daemon/state/prefix.h"
 #include "daemon/state/retain.h"
@@ -34,6 +35,7 @@ struct pool_stats { /* counters; they only grow */
 	uint64_t rejections;    /* reuse asked for and refused by policy */
 	uint64_t publish_stops; /* sequences that publish no more: no node, or no room */
 	uint64_t admission_waits;
+	uint64_t capture_skips[8]; /* by enum capture_skip */
 	uint64_t pages_zeroed, pages_copied;
 	uint64_t steps_ended; /* by the daemon */
 };
@@ -56,6 +58,9 @@ struct pool_limits {
 	uint64_t prefix_budget; /* indexed pages; 0 = no reuse */
 	enum retain_policy order;
 	bool shadow_lru; /* count what LRU would have had */
+	uint32_t lanes;         /* of a hybrid pool; 0: it is dense */
+	uint32_t retained_slots;
+	uint32_t min_capture_tokens; /* no state is captured before */
 };
 
 struct pool {
@@ -63,6 +68,8 @@ struct pool {
 	struct prefix prefix;
 	struct retain retain;
 	struct shadow shadow; /* pages 0: none */
+	struct images images; /* of a hybrid pool */
+	bool hybrid;
 	struct pool_limits limits;
 	uint64_t indexed;  /* device copies of nodes */
 	uint64_t live;     /* of them: in use */
@@ -83,6 +90,7 @@ enum pool_outcome {
 	POOL_RANGE,    /* an argument out of its range */
 	POOL_STEP,     /* the step is poisoned or was ended */
 	POOL_BUSY,     /* not with a step open */
+	POOL_SLOT,     /* a receipt names a foreign slot */
 	POOL_MORE,     /* the budget of this turn is used up: call again */
 	POOL_QUOTA,    /* the namespace must end something of its own first */
 };
@@ -108,6 +116,14 @@ static inline uint32_t pool_pages_for(const struct pool *p, uint64_t tokens)
 
 /* A user of a node, and of everything above it. */
 void pool_hold(struct pool *p, uint32_t node);
+/* Keep a node, and everything above it, for a retained state; and undo it, whatever it frees. */
+void pool_keep(struct pool *p, uint32_t node);
+void pool_unkeep(struct pool *p, uint32_t node);
+/* The state gives up its slot and its node; as soon as nobody copies from it. */
+void pool_give_up(struct pool *p, uint32_t image);
+/* Nobody copies from it any more. */
+void pool_claim_done(struct pool *p, uint32_t image);
+
 /* Undo it from *node upwards, at most *budget nodes; *node = NODE_NONE when done. */
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget);
 

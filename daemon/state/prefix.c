@@ -189,6 +189,11 @@ static void images_forget(struct prefix *p, uint32_t index)
 
 /* ---- nodes ---- */
 
+static uint32_t child_position(const struct node *above)
+{
+	return above->kind == NODE_ROOT ? 0 : above->position + 1;
+}
+
 static uint32_t node_take(struct prefix *p)
 {
 	uint32_t at = p->first_free;
@@ -206,6 +211,7 @@ static uint32_t node_take(struct prefix *p)
 	    .parent = NODE_NONE,
 	    .copies = {COPY_NONE, COPY_NONE, COPY_NONE},
 	    .run = RUN_NONE,
+	    .state = STATE_NONE,
 	};
 	return at;
 }
@@ -216,6 +222,19 @@ static bool has_copy(const struct node *n)
 	       n->copies[TIER_DISK] != COPY_NONE;
 }
 
+static void forget_child(struct prefix *p, uint32_t parent, uint32_t length)
+{
+	struct node *n = &p->nodes[parent];
+
+	must(n->children > 0);
+	n->children--;
+	if (length == p->page_tokens)
+		return;
+	must(n->partials > 0);
+	if (--n->partials == 0)
+		n->partial_lengths = 0;
+}
+
 /* Free the node if nothing keeps it, then its ancestors: a loop, chains are long. */
 static void node_settle(struct prefix *p, uint32_t node)
 {
@@ -224,8 +243,9 @@ static void node_settle(struct prefix *p, uint32_t node)
 		uint32_t parent = n->parent;
 
 		must(n->kind != NODE_FREE);
-		if (n->users || n->children || has_copy(n))
+		if (n->users || n->kept || n->children || has_copy(n))
 			return;
+		must(n->state == STATE_NONE);
 		must(n->run == RUN_NONE);
 		table_remove(p, node);
 		images_forget(p, n->images);
@@ -236,15 +256,15 @@ static void node_settle(struct prefix *p, uint32_t node)
 		p->first_free = node;
 		p->used--;
 		if (parent != NODE_NONE) {
-			must(p->nodes[parent].children > 0);
-			p->nodes[parent].children--;
+			forget_child(p, parent, n->length);
 		}
 		node = parent;
 	}
 }
 
 static bool is_page(const struct prefix *p, uint32_t node, struct key key, uint32_t parent,
-		    const uint32_t *tokens, const struct key_image *images, uint32_t n_images)
+		    const uint32_t *tokens, uint32_t n_tokens, const struct key_image *images,
+		    uint32_t n_images)
 {
 	const struct node *n = &p->nodes[node];
 
@@ -252,13 +272,13 @@ static bool is_page(const struct prefix *p, uint32_t node, struct key key, uint3
 		return false;
 	if (!protection(tokens_decide))
 		return true;
-	return n->kind == NODE_TOKENS && n->parent == parent &&
-	       !memcmp(prefix_tokens(p, node), tokens, p->page_tokens * sizeof(*tokens)) &&
+	return n->kind == NODE_TOKENS && n->parent == parent && n->length == n_tokens &&
+	       !memcmp(prefix_tokens(p, node), tokens, n_tokens * sizeof(*tokens)) &&
 	       images_equal(p, n, images, n_images);
 }
 
 static uint32_t find_page(struct prefix *p, struct key key, uint32_t parent, const uint32_t *tokens,
-			  const struct key_image *images, uint32_t n_images)
+			  uint32_t n_tokens, const struct key_image *images, uint32_t n_images)
 {
 	uint32_t tag = tag_of(key);
 
@@ -267,7 +287,7 @@ static uint32_t find_page(struct prefix *p, struct key key, uint32_t parent, con
 
 		if ((uint32_t)(p->table[at] >> 32) != tag)
 			continue;
-		if (is_page(p, node, key, parent, tokens, images, n_images))
+		if (is_page(p, node, key, parent, tokens, n_tokens, images, n_images))
 			return node;
 		if (p->nodes[node].key.low == key.low && p->nodes[node].key.high == key.high)
 			p->collisions++;
@@ -406,7 +426,7 @@ uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t
 		for (uint32_t i = 0; i < now->n; i++) {
 			uint32_t node = find_page(p, now->key[i], walk->node,
 						  tokens + (uint64_t)matched * p->page_tokens,
-						  now->images[i], now->n_images[i]);
+						  p->page_tokens, now->images[i], now->n_images[i]);
 
 			if (node == NODE_NONE || p->nodes[node].copies[TIER_DEVICE] == COPY_NONE) {
 				walk->missed = true;
@@ -421,18 +441,29 @@ uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t
 	return matched;
 }
 
-int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens,
+uint32_t prefix_find_partial(struct prefix *p, uint32_t parent, const uint32_t *tokens,
+			     uint32_t n_tokens, const struct key_image *images, uint32_t n_images)
+{
+	const struct node *above = &p->nodes[parent];
+	struct key key = key_page(p->maker, above->key, child_position(above) * p->page_tokens,
+				  tokens, n_tokens, images, n_images);
+
+	must(n_tokens > 0 && n_tokens < p->page_tokens);
+	return find_page(p, key, parent, tokens, n_tokens, images, n_images);
+}
+
+int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t n_tokens,
 		   const struct key_image *images, uint32_t n_images, uint32_t *out)
 {
 	const struct node *above = &p->nodes[parent];
-	uint32_t position = above->kind == NODE_ROOT ? 0 : above->position + 1;
-	struct key key = key_page(p->maker, above->key, position * p->page_tokens, tokens,
-				  p->page_tokens, images, n_images);
-	uint32_t node = find_page(p, key, parent, tokens, images, n_images);
+	uint32_t position = child_position(above);
+	struct key key = key_page(p->maker, above->key, position * p->page_tokens, tokens, n_tokens,
+				  images, n_images);
+	uint32_t node = find_page(p, key, parent, tokens, n_tokens, images, n_images);
 	uint32_t stored = 0;
 	struct node *n;
 
-	must(above->kind != NODE_FREE);
+	must(above->kind != NODE_FREE && n_tokens > 0 && n_tokens <= p->page_tokens);
 	if (node != NODE_NONE) {
 		*out = node;
 		return PREFIX_KNOWN;
@@ -451,12 +482,15 @@ int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens,
 	n->key = key;
 	n->parent = parent;
 	n->name_space = p->nodes[parent].name_space;
-	n->length = (uint8_t)p->page_tokens;
+	n->length = (uint8_t)n_tokens;
 	n->position = position;
 	n->images = stored;
-	memcpy(p->tokens + (uint64_t)node * p->page_tokens, tokens,
-	       p->page_tokens * sizeof(*tokens));
+	memcpy(p->tokens + (uint64_t)node * p->page_tokens, tokens, n_tokens * sizeof(*tokens));
 	p->nodes[parent].children++;
+	if (n_tokens < p->page_tokens) {
+		p->nodes[parent].partials++;
+		p->nodes[parent].partial_lengths |= 1ull << (n_tokens - 1);
+	}
 	table_insert(p, node);
 	*out = node;
 	return PREFIX_NEW;
@@ -482,7 +516,7 @@ void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier)
 	struct node *n = &p->nodes[node];
 
 	must(n->copies[tier] != COPY_NONE);
-	must(n->users == 0 || !protection(used_pages_stay));
+	must((n->users == 0 && n->kept == 0) || !protection(used_pages_stay));
 	must(n->children_in[tier] == 0 || !protection(parents_stay));
 	n->copies[tier] = COPY_NONE;
 	must(p->nodes[n->parent].children_in[tier] > 0);
@@ -509,6 +543,25 @@ uint32_t prefix_release(struct prefix *p, uint32_t node)
 	return parent;
 }
 
+bool prefix_keep(struct prefix *p, uint32_t node)
+{
+	must(p->nodes[node].kind != NODE_FREE);
+	must(p->nodes[node].kept < UINT32_MAX);
+	return p->nodes[node].kept++ == 0 && p->nodes[node].parent != NODE_NONE;
+}
+
+uint32_t prefix_unkeep(struct prefix *p, uint32_t node)
+{
+	struct node *n = &p->nodes[node];
+	uint32_t parent = n->parent;
+
+	must(n->kind != NODE_FREE && n->kept > 0);
+	if (--n->kept)
+		return NODE_NONE;
+	node_settle(p, node);
+	return parent;
+}
+
 static const char *check_node(const struct prefix *p, uint32_t at)
 {
 	const struct node *n = &p->nodes[at];
@@ -519,17 +572,22 @@ static const char *check_node(const struct prefix *p, uint32_t at)
 	if (n->kind == NODE_ROOT) {
 		if (n->parent != NODE_NONE || has_copy(n))
 			return "a root has a parent or a copy";
-		return n->users || n->children ? NULL : "a root is needed by nobody";
+		return n->users || n->kept || n->children ? NULL : "a root is needed by nobody";
 	}
 	if (n->parent >= p->fresh)
 		return "a node has no parent";
 	parent = &p->nodes[n->parent];
 	if (parent->kind == NODE_FREE)
 		return "the parent of a node is gone";
-	if (!has_copy(n) && !n->children && !n->users)
+	if (!has_copy(n) && !n->children && !n->users && !n->kept)
 		return "a node is needed by nobody";
-	if (n->users && !parent->users)
+	if ((n->users && !parent->users) || (n->kept && !parent->kept))
 		return "a node is used and its parent is not";
+	if (n->state != STATE_NONE && !n->kept)
+		return "a retained state does not keep its node";
+	if (n->length < p->page_tokens &&
+	    (n->children || !(parent->partial_lengths & 1ull << (n->length - 1))))
+		return "a partial page has children, or its parent does not know its length";
 	for (int t = 0; t < TIERS; t++) {
 		if (n->children_in[t] > n->children)
 			return "more children have copies than there are";

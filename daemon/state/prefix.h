@@ -25,9 +25,10 @@
 #include "daemon/base/testing.h"
 #include "daemon/state/key.h"
 
-#define NODE_NONE UINT32_MAX
-#define COPY_NONE UINT32_MAX
-#define RUN_NONE  UINT32_MAX
+#define NODE_NONE  UINT32_MAX
+#define COPY_NONE  UINT32_MAX
+#define STATE_NONE UINT32_MAX
+#define RUN_NONE   UINT32_MAX
 
 enum tier {
 	TIER_DEVICE = 0,
@@ -56,9 +57,13 @@ struct node {
 	uint8_t length; /* tokens, 1 .. page_tokens; of an opaque key: bytes */
 	uint64_t id;    /* with the boot nonce: never used again */
 	uint32_t children;
-	uint32_t position; /* pages before it in its chain */
+	uint32_t position; /* pages before it in its chain; of a root: the epoch */
 	/* what changes when children come and go */
 	uint32_t children_in[TIERS]; /* children with a copy there */
+	uint32_t kept;               /* retained states that need it; counted like users */
+	uint32_t state;              /* index of the retained state that ends here, or STATE_NONE */
+	uint32_t partials;           /* children that are no full page */
+	uint64_t partial_lengths;    /* bit n - 1: there may be one of n tokens */
 	uint32_t next_free;
 } __attribute__((aligned(128)));
 
@@ -128,10 +133,14 @@ uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t
 		      uint32_t n_pages, const struct key_image *images, uint32_t n_images,
 		      uint32_t *path);
 
-/* The node under parent with these tokens: KNOWN, NEW or FULL; *out set on KNOWN and NEW. A new
- * node without copy, child or user must get one at once. */
-int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens,
+/* The node under parent with these tokens, at most page_tokens of them: KNOWN, NEW or FULL; *out
+ * set on KNOWN and NEW. A new node without copy, child or user must get one at once. */
+int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t n_tokens,
 		   const struct key_image *images, uint32_t n_images, uint32_t *out);
+
+/* The partial page under parent with these tokens, or NODE_NONE. */
+uint32_t prefix_find_partial(struct prefix *p, uint32_t parent, const uint32_t *tokens,
+			     uint32_t n_tokens, const struct key_image *images, uint32_t n_images);
 
 void prefix_abandon(struct prefix *p, uint32_t node); /* a NEW one that gets no copy after all */
 
@@ -141,6 +150,9 @@ void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier);
 
 /* users + 1; true if it had none: then the caller holds the parent in the same way. */
 bool prefix_hold(struct prefix *p, uint32_t node);
+/* The same for a retained state. */
+bool prefix_keep(struct prefix *p, uint32_t node);
+uint32_t prefix_unkeep(struct prefix *p, uint32_t node);
 /* users - 1; the parent, if this was the last: then the caller releases that in the same way
  * (which may free `node`: use it before). Else NODE_NONE. */
 uint32_t prefix_release(struct prefix *p, uint32_t node);
@@ -149,7 +161,8 @@ static inline bool prefix_may_leave(const struct prefix *p, uint32_t node, enum 
 {
 	const struct node *n = &p->nodes[node];
 
-	return n->copies[tier] != COPY_NONE && (n->users == 0 || !protection(used_pages_stay)) &&
+	return n->copies[tier] != COPY_NONE &&
+	       ((n->users == 0 && n->kept == 0) || !protection(used_pages_stay)) &&
 	       (n->children_in[tier] == 0 || !protection(parents_stay));
 }
 

@@ -25,6 +25,8 @@ int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq
 	s->node = NODE_NONE;
 	s->tail_node = NODE_NONE;
 	s->leaving = NODE_NONE;
+	s->lane = LANE_NONE;
+	s->follows.image = IMAGE_NONE;
 	s->run = RUN_NONE;
 	s->step.replaced = PAGE_NONE;
 	list_append(&p->members, &s->in_pool);
@@ -52,6 +54,10 @@ int seq_admit(struct seq *s)
 	if (r)
 		return r;
 	s->admitted = true;
+	if (s->pool->hybrid) {
+		s->lane = lane_take(&s->pool->images);
+		must(s->lane != LANE_NONE);
+	}
 	s->pool->ceilings += s->ceiling;
 	s->pool->shares[s->name_space].ceilings += s->ceiling;
 	add_surplus(s->pool, s->name_space, s->surplus);
@@ -112,12 +118,17 @@ int seq_take_match(struct seq *s, struct match *m, uint32_t *ids, struct key_ima
 	s->node = m->held;
 	m->held = NODE_NONE;
 	s->published = m->walk.position;
+	s->tail_node = m->partial;
+	if (m->image != IMAGE_NONE)
+		s->follows = image_name(&s->pool->images, m->image);
 	retain_pass_on(&s->pool->retain, &m->run, &s->run);
-	if (seq_reserve_table(s, m->walk.position))
+	if (seq_reserve_table(s, m->walk.position + 1))
 		return -ENOMEM;
 	for (uint32_t i = 0; i < m->walk.position; i++)
 		s->table[i] = p->prefix.nodes[m->path[i]].copies[TIER_DEVICE];
 	s->n_pages = m->walk.position;
+	if (m->partial != NODE_NONE)
+		s->table[s->n_pages++] = p->prefix.nodes[m->partial].copies[TIER_DEVICE];
 	s->committed = match_tokens(m);
 	s->publishing = s->node != NODE_NONE;
 	s->tick = m->tick;
@@ -178,7 +189,8 @@ static bool follow_other(struct seq *s, uint32_t node)
 	add_surplus(p, s->name_space, 1);
 	p->stats.duplicates++;
 	descend(s, node);
-	(void)touch(s, node); /* without memory it stays as old as it was */
+	if (!p->hybrid)
+		(void)touch(s, node); /* without memory it stays as old as it was */
 	return true;
 }
 
@@ -188,13 +200,14 @@ static bool publish_page(struct seq *s, const uint32_t *tokens, const struct key
 	struct pool *p = s->pool;
 	uint32_t page = seq_page(s, s->published);
 	uint32_t node;
-	int r = prefix_publish(&p->prefix, s->node, tokens, images, n_images, &node);
+	int r = prefix_publish(&p->prefix, s->node, tokens, p->limits.page_tokens, images, n_images,
+			       &node);
 
 	if (r == PREFIX_FULL)
 		return false;
 	if (p->prefix.nodes[node].copies[TIER_DEVICE] != COPY_NONE)
 		return follow_other(s, node);
-	if (p->pages.page[page].references != 1 || touch(s, node) < 0) {
+	if (p->pages.page[page].references != 1 || (!p->hybrid && touch(s, node) < 0)) {
 		if (r == PREFIX_NEW)
 			prefix_abandon(&p->prefix, node);
 		return false;
@@ -313,6 +326,7 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out)
 	child->committed = parent->committed;
 	child->surplus = parent->surplus;
 	child->publishing = parent->publishing;
+	child->follows = parent->follows;
 	child->published = parent->published;
 	for (uint32_t i = 0; i < n; i++) {
 		if (p->pages.page[child->table[i]].state == PAGE_PRIVATE)
@@ -377,6 +391,8 @@ int seq_truncate(struct seq *s, uint32_t tokens)
 
 	if (s->step.state != STEP_NONE || s->leaving != NODE_NONE)
 		return POOL_BUSY;
+	if (p->hybrid)
+		return tokens == s->committed ? 0 : POOL_NEVER; /* no state anywhere else */
 	if (tokens > s->committed || tokens < s->first_page * page_tokens)
 		return POOL_RANGE;
 	if (tokens == s->committed)
@@ -442,6 +458,8 @@ static void free_seq(struct seq *s)
 	must(p->sequences > 0 && p->shares[s->name_space].sequences > 0);
 	p->sequences--;
 	p->shares[s->name_space].sequences--;
+	if (s->lane != LANE_NONE)
+		lane_give(&p->images, s->lane);
 	if (s->admitted) {
 		must(p->ceilings >= s->ceiling && p->surplus >= s->surplus);
 		p->ceilings -= s->ceiling;

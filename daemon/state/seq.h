@@ -59,13 +59,15 @@ struct seq {
 	struct key_image *images; /* of positions ids_base and later, ascending */
 	uint32_t n_images;
 
-	uint32_t node;        /* deepest node published under; NODE_NONE: not published at all */
-	uint32_t published;   /* pages up to that node */
-	uint32_t tail_node;   /* NODE_NONE: the partial page is private, or there is none */
-	uint64_t tick;        /* of the open, 0: take a new one */
-	uint32_t run;         /* retain: pages that it made */
-	uint32_t leaving;     /* node that is being released; NODE_NONE: none */
-	uint32_t drop_before; /* position: pages wholly before it go once published */
+	uint32_t node;      /* deepest node published under; NODE_NONE: not published at all */
+	uint32_t published; /* pages up to that node */
+	uint32_t tail_node; /* NODE_NONE: the partial page is private, or there is none */
+	uint64_t tick;      /* of the open, 0: take a new one */
+	uint32_t run;       /* retain: pages that it made */
+	uint32_t lane;      /* of a hybrid pool; LANE_NONE before it is admitted */
+	struct image_name follows; /* the state that its next capture follows */
+	uint32_t leaving;          /* node that is being released; NODE_NONE: none */
+	uint32_t drop_before;      /* position: pages wholly before it go once published */
 	struct step step;
 };
 
@@ -74,6 +76,17 @@ int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq
 
 /* Count its ceiling. 0, WAIT, QUOTA or NEVER. */
 int seq_admit(struct seq *s);
+
+/* Of a hybrid pool: the slot with the state, and the one that an open step writes. */
+static inline uint32_t seq_source_slot(const struct seq *s)
+{
+	return 2 * s->lane + s->pool->images.lane[s->lane].current;
+}
+
+static inline uint32_t seq_target_slot(const struct seq *s)
+{
+	return seq_source_slot(s) ^ 1;
+}
 
 /*
  * Take over what an open matched: the walk is done. ids: the tokens of the whole prompt, n_tokens

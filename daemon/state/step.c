@@ -197,6 +197,8 @@ int step_commit(struct seq *s, const struct step_receipt *r)
 	}
 	give_fresh(s, pool_pages_for(p, end) - s->first_page);
 	s->committed = end;
+	if (p->hybrid)
+		p->images.lane[s->lane].current ^= 1;
 	if (s->drop_before < s->step.window_start)
 		s->drop_before = s->step.window_start < end ? s->step.window_start : end;
 	s->step = (struct step){.replaced = PAGE_NONE};

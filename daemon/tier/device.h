@@ -31,7 +31,22 @@ enum device_op {
 	DEVICE_COPY,     /* one simultaneous assignment of whole pages: {A->B, B->A} swaps */
 	DEVICE_WRITE,    /* rows from memory into pages, converted */
 	DEVICE_READ,     /* rows from pages into memory, converted */
+	DEVICE_MOVE,     /* bytes of state images */
 	DEVICE_OPS,
+};
+
+/* State images: bytes between the pool, its retained slots, a client's window, and nowhere. */
+enum device_region {
+	DEVICE_POOL = 0, /* offset in the pool's memory; slots lie behind the pages */
+	DEVICE_RETAINED, /* offset in the retained slots, which no client maps */
+	DEVICE_WINDOW,   /* offset from device_job.window */
+	DEVICE_ZEROS,    /* as a source */
+};
+
+struct device_move {
+	enum device_region to, from;
+	uint64_t to_offset, from_offset;
+	uint64_t bytes;
 };
 
 struct device_copy {
@@ -42,6 +57,9 @@ struct device_copy {
 struct device_memory {                   /* a pool's part on this device; made by DEVICE_MAKE */
 	const struct geometry *geometry; /* the pool's; outlives this */
 	uint64_t pages;
+	uint64_t slot_bytes;     /* behind the pages: slots of live states */
+	uint64_t retained_bytes; /* slots of retained states, in memory of their own */
+	struct segment retained;
 	struct segment segment; /* CPU backend: page i at memory + i * page_stride */
 	char huge_note[160];    /* what backing was got, and why not a better one; set by MAKE,
 				 * also when it fails; for health */
@@ -65,9 +83,11 @@ struct device_job {
 	const struct device_copy *copies; /* COPY */
 	uint32_t n;                       /* of pages or copies; they stay valid until done */
 	uint32_t copy_tokens; /* COPY: rows of the first tokens only, to distinct pages; 0: all */
-	struct device_rows rows; /* WRITE, READ */
-	uint64_t saturated;      /* WRITE: finite values that saturated */
-	void *owner;             /* the submitter's */
+	const struct device_move *moves; /* MOVE: n of them, one after another */
+	void *window;                    /* MOVE */
+	struct device_rows rows;         /* WRITE, READ */
+	uint64_t saturated;              /* WRITE: finite values that saturated */
+	void *owner;                     /* the submitter's */
 };
 
 struct device {

@@ -16,6 +16,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/tier/copyorder.h"
+#include "daemon/tier/device_move.h"
 #include "daemon/tier/hugenote.h"
 #include "kernels/format.h"
 #include "shm/guard.h"
@@ -58,7 +59,7 @@ static int make_memory(struct device_job *j)
 	must(!m->segment.memory);
 
 	if (__builtin_mul_overflow(m->pages, m->geometry->page_stride, &bytes) ||
-	    bytes > INT64_MAX / 2) {
+	    __builtin_add_overflow(bytes, m->slot_bytes, &bytes) || bytes > INT64_MAX / 2) {
 		snprintf(m->huge_note, sizeof(m->huge_note), "no memory: more than there can be");
 		return -ENOMEM;
 	}
@@ -66,6 +67,13 @@ static int make_memory(struct device_job *j)
 	r = segment_make(&wish, &m->segment);
 	host = hugenote_read();
 	hugenote_write(m->huge_note, sizeof(m->huge_note), r ? NULL : &m->segment, bytes, &host);
+	if (r || m->retained_bytes == 0)
+		return r;
+	wish.name = "kvhost-retained";
+	wish.bytes = m->retained_bytes;
+	r = segment_make(&wish, &m->retained);
+	if (r)
+		segment_free(&m->segment);
 	return r;
 }
 
@@ -378,7 +386,10 @@ static int run_operation(struct device_job *j)
 		return make_memory(j);
 	case DEVICE_FREE:
 		segment_free(&j->memory->segment);
+		if (j->memory->retained_bytes)
+			segment_free(&j->memory->retained);
 		j->memory->segment = SEGMENT_NONE;
+		j->memory->retained = SEGMENT_NONE;
 		return 0;
 	case DEVICE_ZERO:
 		return zero_pages(j);
@@ -388,6 +399,8 @@ static int run_operation(struct device_job *j)
 		return write_rows(j);
 	case DEVICE_READ:
 		return read_rows(j);
+	case DEVICE_MOVE:
+		return device_move_run(j);
 	case DEVICE_OPS:
 		break;
 	}
@@ -406,7 +419,7 @@ static bool op_is_copying(enum device_op op)
 
 static void device_cpu_submit(struct device *d, struct device_job *job)
 {
-	must(job->op >= DEVICE_MAKE && job->op <= DEVICE_READ);
+	must(job->op >= DEVICE_MAKE && job->op <= DEVICE_MOVE);
 	must(job->memory && job->job.done);
 
 	job->job.run = run_job;

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hybrid: see hybrid.h. Core thread; the bytes move on the device. */
+#include "daemon/front/hybrid.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+
+#define SECTION_ALIGN 256
+#define SLOT_ALIGN    4096
+#define SECTION_MAX   (1ull << 40)
+
+static uint64_t round_up(uint64_t n, uint64_t align)
+{
+	return (n + align - 1) / align * align;
+}
+
+int hybrid_lay_out(struct hybrid_layout *h, const struct payload_section *sections, uint32_t n,
+		   const char **why, uint32_t *which)
+{
+	uint64_t at[2] = {0};
+
+	*which = 0;
+	*h = (struct hybrid_layout){.n = n};
+	h->sections = n ? calloc(n, sizeof(*h->sections)) : NULL;
+	if (n && !h->sections)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct payload_section *in = &sections[i];
+		uint32_t ring = in->kind == PAYLOAD_RING;
+
+		*which = i;
+		*why = "a kind that is neither replaced nor ring";
+		if (in->kind != PAYLOAD_REPLACED && in->kind != PAYLOAD_RING)
+			return -EINVAL;
+		*why = "a size of 0, or beyond 2^40 bytes";
+		if (in->bytes == 0 || in->bytes > SECTION_MAX)
+			return -EINVAL;
+		*why = "a name that is empty or not terminated, or reserved words that are set";
+		if (!memchr(in->name, 0, sizeof(in->name)) || !in->name[0] || in->reserved)
+			return -EINVAL;
+		*why = "a name that another section has";
+		for (uint32_t k = 0; k < i; k++) {
+			if (!strcmp(sections[k].name, in->name))
+				return -EINVAL;
+		}
+		h->sections[i] = (struct payload_section_place){
+		    .offset = at[ring], .bytes = in->bytes, .kind = in->kind};
+		at[ring] = round_up(at[ring] + in->bytes, SECTION_ALIGN);
+	}
+	h->state_stride = round_up(at[0], SLOT_ALIGN);
+	h->ring_stride = round_up(at[1], SLOT_ALIGN);
+	return 0;
+}
+
+void hybrid_place(struct hybrid_layout *h, uint64_t pages_bytes, uint32_t lanes,
+		  uint32_t retained_slots)
+{
+	h->state_offset = pages_bytes;
+	h->ring_offset = h->state_offset + 2ull * lanes * h->state_stride;
+	h->slot_bytes = (uint64_t)lanes * (2 * h->state_stride + h->ring_stride);
+	h->retained_bytes = (uint64_t)retained_slots * (h->state_stride + h->ring_stride);
+}
+
+/* ---- copies ---- */
+
+struct image_job {
+	struct device_job job; /* first */
+	struct core *core;
+	struct core_pool *pool;
+	struct request *request;       /* NULL: it was abandoned */
+	struct session_memory *memory; /* of WRITE and READ */
+	void (*resume)(struct request *r, int result);
+	enum image_job_kind kind;
+	uint32_t lane, from_lane; /* LANE_NONE */
+	uint32_t image;           /* IMAGE_NONE */
+	struct device_move moves[3];
+	uint32_t n_moves;
+};
+
+static void image_done(struct job *job)
+{
+	struct image_job *j = (struct image_job *)(void *)job;
+	struct core_pool *p = j->pool;
+	struct pool *x = &p->pool;
+	struct request *r = j->request;
+	int result = job->result;
+
+	must(p->transfers > 0);
+	p->transfers--;
+	lane_job_done(&x->images, j->lane);
+	if (j->from_lane != LANE_NONE)
+		lane_job_done(&x->images, j->from_lane);
+	if (j->kind == IMAGE_JOB_CLAIM)
+		pool_claim_done(x, j->image);
+	if (j->kind == IMAGE_JOB_CAPTURE)
+		capture_end(x, j->image, result == 0);
+	if (j->memory)
+		session_memory_give(j->core, j->memory);
+	if (r) {
+		r->image = NULL;
+		j->resume(r, result);
+	}
+	list_for_each(link, following, &p->copying)
+	    request_ready(list_entry(link, struct request, in_wait));
+	core_pool_settle(p);
+	free(j);
+}
+
+static struct device_move state_move(const struct hybrid_layout *h, uint32_t slot)
+{
+	return (struct device_move){.to = DEVICE_POOL,
+				    .to_offset = h->state_offset + slot * h->state_stride,
+				    .bytes = h->state_stride};
+}
+
+static struct device_move ring_move(const struct hybrid_layout *h, uint32_t lane)
+{
+	return (struct device_move){.to = DEVICE_POOL,
+				    .to_offset = h->ring_offset + lane * h->ring_stride,
+				    .bytes = h->ring_stride};
+}
+
+static void turn_around(struct device_move *m)
+{
+	struct device_move was = *m;
+
+	m->to = was.from;
+	m->to_offset = was.from_offset;
+	m->from = was.to;
+	m->from_offset = was.to_offset;
+}
+
+/* Whole slots: both sides have the same layout. */
+static void plan_slots(struct image_job *j, const struct seq *s, const struct seq *from)
+{
+	const struct hybrid_layout *h = &j->pool->layout;
+	uint64_t retained = (uint64_t)j->image * (h->state_stride + h->ring_stride);
+
+	j->n_moves = 2;
+	j->moves[0] = state_move(h, seq_source_slot(s));
+	j->moves[1] = ring_move(h, s->lane);
+	switch (j->kind) {
+	case IMAGE_JOB_FRESH:
+		j->moves[0].from = j->moves[1].from = DEVICE_ZEROS;
+		break;
+	case IMAGE_JOB_FORK:
+		j->moves[0].from_offset = h->state_offset + seq_source_slot(from) * h->state_stride;
+		j->moves[1].from_offset = h->ring_offset + from->lane * h->ring_stride;
+		break;
+	default:
+		j->moves[0].from = j->moves[1].from = DEVICE_RETAINED;
+		j->moves[0].from_offset = retained;
+		j->moves[1].from_offset = retained + h->state_stride;
+		break;
+	}
+	if (j->kind == IMAGE_JOB_CAPTURE) {
+		turn_around(&j->moves[0]);
+		turn_around(&j->moves[1]);
+	} else if (lane_use(&j->pool->pool.images, s->lane, s->name_space)) {
+		/* A step need not write all of its target. */
+		j->moves[2] = state_move(h, seq_target_slot(s));
+		j->moves[2].from = DEVICE_ZEROS;
+		j->n_moves = 3;
+	}
+}
+
+/* A part of one section, between the window and the slot that the request may touch. */
+static void plan_section(struct image_job *j, const struct seq *s, const struct request *r)
+{
+	const struct hybrid_layout *h = &j->pool->layout;
+	const struct payload_section_range *in = r->in;
+	const struct payload_section_place *section = &h->sections[in->section];
+	bool ring = section->kind == PAYLOAD_RING;
+	bool write = j->kind == IMAGE_JOB_WRITE;
+	uint32_t slot = write ? seq_target_slot(s) : seq_source_slot(s);
+	struct device_move m = ring ? ring_move(h, s->lane) : state_move(h, slot);
+
+	m.to_offset += section->offset + in->offset;
+	m.bytes = in->bytes;
+	m.from = DEVICE_WINDOW;
+	m.from_offset = write ? r->entry.in_offset + sizeof(*in) : r->entry.out_offset;
+	if (!write)
+		turn_around(&m);
+	j->moves[0] = m;
+	j->n_moves = 1;
+}
+
+int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uint32_t image,
+		 const struct seq *from, void (*resume)(struct request *r, int result))
+{
+	struct core_pool *p = r->pool;
+	struct image_job *j = failpoint(image_memory) ? NULL : calloc(1, sizeof(*j));
+	bool window = kind == IMAGE_JOB_WRITE || kind == IMAGE_JOB_READ;
+
+	if (!j)
+		return -ENOMEM;
+	*j = (struct image_job){.core = p->core,
+				.pool = p,
+				.request = r,
+				.resume = resume,
+				.kind = kind,
+				.lane = s->lane,
+				.from_lane = from ? from->lane : LANE_NONE,
+				.image = image};
+	lane_job(&p->pool.images, j->lane);
+	if (from)
+		lane_job(&p->pool.images, j->from_lane);
+	if (window) {
+		j->memory = r->session->memory;
+		session_memory_use(j->memory);
+		plan_section(j, s, r);
+	} else {
+		plan_slots(j, s, from);
+	}
+	j->job = (struct device_job){.job.done = image_done,
+				     .op = DEVICE_MOVE,
+				     .memory = &p->memory,
+				     .moves = j->moves,
+				     .n = j->n_moves,
+				     .window = window ? r->session->memory->window.memory : NULL};
+	r->image = j;
+	p->transfers++;
+	request_wait(r, NULL);
+	p->core->device->submit(p->core->device, &j->job);
+	return 0;
+}
+
+void hybrid_abandon(struct request *r)
+{
+	if (!r->image)
+		return;
+	r->image->request = NULL;
+	r->image = NULL;
+}
+
+struct payload_step_slots hybrid_slots(const struct seq *s)
+{
+	return (struct payload_step_slots){
+	    .source = seq_source_slot(s),
+	    .target = seq_target_slot(s),
+	    .ring = s->lane,
+	    .generation = s->pool->images.lane[s->lane].generation,
+	};
+}

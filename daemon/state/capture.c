@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* capture: see capture.h. Core thread; nothing here blocks. */
+#include "daemon/state/capture.h"
+
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+
+static bool is_in_image(const struct key_image *images, uint32_t n, uint32_t tokens)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (images[i].start < tokens && tokens - images[i].start < images[i].length)
+			return true;
+	}
+	return false;
+}
+
+/* The node that ends at a position inside a page: the page becomes the copy of one, unless
+ * somebody else's is known already. NODE_NONE and the reason, if there can be none. */
+static uint32_t partial_node(struct seq *s, enum capture_skip *skip)
+{
+	struct pool *p = s->pool;
+	uint32_t start = s->published * p->limits.page_tokens;
+	uint32_t length = s->committed - start;
+	uint32_t page = seq_page(s, s->published);
+	uint32_t node, n = 0, first = 0;
+	int r;
+
+	if (s->tail_node != NODE_NONE && p->prefix.nodes[s->tail_node].length == length)
+		return s->tail_node;
+	*skip = CAPTURE_SHARED;
+	if (p->pages.page[page].state != PAGE_PRIVATE || p->pages.page[page].references != 1)
+		return NODE_NONE;
+	while (first < s->n_images && s->images[first].start < start)
+		first++;
+	while (first + n < s->n_images && s->images[first + n].start < s->committed)
+		n++;
+	*skip = CAPTURE_UNKNOWN;
+	r = prefix_publish(&p->prefix, s->node, s->ids + (start - s->ids_base), length,
+			   s->images + first, n, &node);
+	if (r == PREFIX_FULL)
+		return NODE_NONE;
+	if (p->prefix.nodes[node].copies[TIER_DEVICE] != COPY_NONE)
+		return node;
+	pool_index(p, node, page);
+	pool_hold(p, node);
+	must(s->tail_node == NODE_NONE);
+	s->tail_node = node;
+	return node;
+}
+
+static enum capture_skip why_not(const struct seq *s)
+{
+	const struct pool *p = s->pool;
+
+	if (s->node == NODE_NONE)
+		return CAPTURE_OFF;
+	if (s->committed == 0 || s->committed < p->limits.min_capture_tokens)
+		return CAPTURE_SHORT;
+	if (!s->publishing || s->published != s->committed / p->limits.page_tokens ||
+	    s->ids_end < s->committed)
+		return CAPTURE_UNKNOWN;
+	if (is_in_image(s->images, s->n_images, s->committed) && protection(images_are_whole))
+		return CAPTURE_IN_IMAGE;
+	return CAPTURE_MADE;
+}
+
+static enum capture_skip reserve(struct seq *s, uint32_t *image)
+{
+	struct pool *p = s->pool;
+	enum capture_skip skip = why_not(s);
+	uint32_t node, victim;
+
+	if (skip != CAPTURE_MADE)
+		return skip;
+	node = s->committed % p->limits.page_tokens ? partial_node(s, &skip) : s->node;
+	if (node == NODE_NONE)
+		return skip;
+	*image = p->prefix.nodes[node].state;
+	if (*image != STATE_NONE)
+		return CAPTURE_EXISTS;
+	*image = image_take(&p->images);
+	if (*image == IMAGE_NONE) {
+		victim = image_victim(&p->images, IMAGE_NONE);
+		if (victim == IMAGE_NONE)
+			return CAPTURE_NO_SLOT;
+		pool_give_up(p, victim);
+		*image = image_take(&p->images);
+	}
+	must(*image != IMAGE_NONE);
+	p->images.image[*image].node = node;
+	p->images.image[*image].tokens = s->committed;
+	p->images.image[*image].name_space = s->name_space;
+	p->prefix.nodes[node].state = *image;
+	pool_keep(p, node);
+	return CAPTURE_MADE;
+}
+
+enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_user, uint32_t *image)
+{
+	struct pool *p = s->pool;
+	enum capture_skip skip;
+
+	must(p->hybrid && s->step.state == STEP_NONE);
+	skip = reserve(s, image);
+	p->stats.capture_skips[skip] += skip != CAPTURE_MADE;
+	if (skip == CAPTURE_EXISTS && p->images.image[*image].state == IMAGE_VALID)
+		image_touch(&p->images, *image);
+	if (skip == CAPTURE_MADE) {
+		p->images.image[*image].kind = (uint8_t)kind;
+		p->images.image[*image].is_user = is_user;
+		p->images.image[*image].after = s->follows;
+	}
+	/* A prefix belongs to nobody's conversation. */
+	if ((skip == CAPTURE_MADE || skip == CAPTURE_EXISTS) && kind == IMAGE_CHECKPOINT)
+		s->follows = image_name(&p->images, *image);
+	return skip;
+}
+
+/* The lineage goes on: what it leaves behind gives up its slot. */
+static void join(struct pool *p, uint32_t image)
+{
+	struct images *s = &p->images;
+	struct image *it = &s->image[image];
+	uint32_t before = image_find(s, it->after);
+	uint32_t user;
+
+	it->latest = true;
+	if (before == IMAGE_NONE || s->image[before].kind != IMAGE_CHECKPOINT ||
+	    !s->image[before].latest) {
+		it->lineage = ++s->next_lineage;
+		if (it->is_user)
+			it->user = image_name(s, image);
+		return;
+	}
+	it->lineage = s->image[before].lineage;
+	it->user = s->image[before].user;
+	s->image[before].latest = false;
+	user = image_find(s, it->user);
+	if (it->is_user)
+		it->user = image_name(s, image);
+	if (it->is_user && user != IMAGE_NONE && user != before) {
+		s->replaced++;
+		pool_give_up(p, user);
+	}
+	if (before != user || it->is_user) {
+		s->replaced++;
+		pool_give_up(p, before);
+	}
+}
+
+void capture_end(struct pool *p, uint32_t image, bool filled)
+{
+	struct image *it = &p->images.image[image];
+
+	must(it->state == IMAGE_FILLING);
+	if (!filled) {
+		uint32_t node = it->node;
+
+		p->prefix.nodes[node].state = STATE_NONE;
+		image_give(&p->images, image);
+		pool_unkeep(p, node);
+		return;
+	}
+	image_filled(&p->images, image);
+	if (it->kind == IMAGE_CHECKPOINT)
+		join(p, image);
+	pool_trim(p);
+}
+
+/* ---- where to capture ---- */
+
+static void add_point(const struct pool *p, const struct match_wish *w, uint32_t cached,
+		      uint32_t tokens, struct capture_points *out)
+{
+	uint32_t at = out->n;
+	uint32_t room = sizeof(out->tokens) / sizeof(*out->tokens);
+
+	if (tokens <= cached || tokens == 0 || tokens > w->n_tokens ||
+	    tokens < p->limits.min_capture_tokens || is_in_image(w->images, w->n_images, tokens))
+		return;
+	while (at > 0 && out->tokens[at - 1] > tokens)
+		at--;
+	if (at > 0 && out->tokens[at - 1] == tokens)
+		return;
+	if (out->n == room) {
+		if (at == 0)
+			return;
+		/* The first one goes. */
+		for (uint32_t i = 1; i < at; i++)
+			out->tokens[i - 1] = out->tokens[i];
+		out->tokens[at - 1] = tokens;
+		return;
+	}
+	for (uint32_t i = out->n; i > at; i--)
+		out->tokens[i] = out->tokens[i - 1];
+	out->tokens[at] = tokens;
+	out->n++;
+}
+
+void capture_plan(const struct pool *p, const struct match_wish *w, uint32_t cached_tokens,
+		  uint32_t chunk_tokens, uint32_t system_end_tokens, uint32_t opener_tokens,
+		  struct capture_points *out)
+{
+	uint32_t page_tokens = p->limits.page_tokens;
+
+	*out = (struct capture_points){0};
+	if (!p->hybrid || w->off || p->limits.prefix_budget == 0)
+		return;
+	for (uint64_t at = cached_tokens; chunk_tokens && at + chunk_tokens < w->n_tokens;) {
+		at += chunk_tokens;
+		add_point(p, w, cached_tokens, (uint32_t)at, out);
+	}
+	add_point(p, w, cached_tokens, system_end_tokens / page_tokens * page_tokens, out);
+	add_point(p, w, cached_tokens, opener_tokens / page_tokens * page_tokens, out);
+	add_point(p, w, cached_tokens, opener_tokens, out);
+}
