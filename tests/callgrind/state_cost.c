@@ -87,8 +87,8 @@ static void add_chain(uint64_t chain)
 			require(!pages_take_dirty(&pool.pages, &page), "there is no page left");
 			pages_clean(&pool.pages, page, true);
 		}
-		require(prefix_publish(&pool.prefix, above, tokens + i * PAGE_TOKENS, NULL, 0,
-				       &node) == PREFIX_NEW,
+		require(prefix_publish(&pool.prefix, above, tokens + i * PAGE_TOKENS, PAGE_TOKENS,
+				       NULL, 0, &node) == PREFIX_NEW,
 			"a page is not new");
 		require(retain_touch(&pool.retain, node, m.tick, RETAIN_NEW, &run) == 0,
 			"a page was not touched");

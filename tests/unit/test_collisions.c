@@ -66,8 +66,9 @@ static void publish_all(void)
 		uint32_t parent = i % 3 ? nodes[i - 1] : root;
 
 		tokens_of(i, tokens);
-		assert_int_equal(prefix_publish(&prefix, parent, tokens, NULL, 0, &nodes[i]),
-				 PREFIX_NEW);
+		assert_int_equal(
+		    prefix_publish(&prefix, parent, tokens, PAGE_TOKENS, NULL, 0, &nodes[i]),
+		    PREFIX_NEW);
 		prefix_put_copy(&prefix, nodes[i], TIER_DEVICE, i);
 	}
 }

@@ -79,7 +79,8 @@ static uint32_t add(struct prefix *p, uint32_t parent, uint32_t text)
 {
 	uint32_t node;
 
-	assert_int_equal(prefix_publish(p, parent, tokens_of(text), NULL, 0, &node), PREFIX_NEW);
+	assert_int_equal(prefix_publish(p, parent, tokens_of(text), PAGE, NULL, 0, &node),
+			 PREFIX_NEW);
 	prefix_put_copy(p, node, TIER_DEVICE, node + 1000);
 	return node;
 }
@@ -153,7 +154,8 @@ static void what_is_published_twice_is_known_and_what_has_no_copy_is_not_matched
 	uint32_t root = root_of(p, 0, no_variant), node = add(p, root, 1), child, again;
 
 	child = add(p, node, 2);
-	assert_int_equal(prefix_publish(p, root, tokens_of(1), NULL, 0, &again), PREFIX_KNOWN);
+	assert_int_equal(prefix_publish(p, root, tokens_of(1), PAGE, NULL, 0, &again),
+			 PREFIX_KNOWN);
 	assert_int_equal(again, node);
 	assert_int_equal(p->nodes[node].children, 1);
 	assert_int_equal(find(p, node, 2), child);
@@ -175,11 +177,11 @@ static void an_abandoned_node_leaves_nothing_behind(void **state)
 	uint32_t root = root_of(p, 0, no_variant), node;
 
 	prefix_hold(p, root);
-	assert_int_equal(prefix_publish(p, root, tokens_of(1), &image, 1, &node), PREFIX_NEW);
+	assert_int_equal(prefix_publish(p, root, tokens_of(1), PAGE, &image, 1, &node), PREFIX_NEW);
 	prefix_abandon(p, node);
 	assert_int_equal(p->used, 1);
 	assert_int_equal(p->nodes[root].children, 0);
-	assert_int_equal(prefix_publish(p, root, tokens_of(1), &image, 1, &node), PREFIX_NEW);
+	assert_int_equal(prefix_publish(p, root, tokens_of(1), PAGE, &image, 1, &node), PREFIX_NEW);
 	prefix_abandon(p, node);
 	prefix_release(p, root);
 	assert_int_equal(p->used, 0);
@@ -197,11 +199,12 @@ static void images_are_part_of_what_a_page_is(void **state)
 
 	for (uint32_t i = 0; i < 3; i++)
 		memcpy(text + i * PAGE, tokens_of(i), PAGE * sizeof(*text));
-	assert_int_equal(prefix_publish(p, root, text, images, 1, &a), PREFIX_NEW);
+	assert_int_equal(prefix_publish(p, root, text, PAGE, images, 1, &a), PREFIX_NEW);
 	prefix_put_copy(p, a, TIER_DEVICE, 1);
-	assert_int_equal(prefix_publish(p, a, text + PAGE, NULL, 0, &b), PREFIX_NEW);
+	assert_int_equal(prefix_publish(p, a, text + PAGE, PAGE, NULL, 0, &b), PREFIX_NEW);
 	prefix_put_copy(p, b, TIER_DEVICE, 2);
-	assert_int_equal(prefix_publish(p, b, text + 2 * PAGE, images + 1, 1, &c), PREFIX_NEW);
+	assert_int_equal(prefix_publish(p, b, text + 2 * PAGE, PAGE, images + 1, 1, &c),
+			 PREFIX_NEW);
 	prefix_put_copy(p, c, TIER_DEVICE, 3);
 
 	assert_int_equal(prefix_match(p, &walk, text, 3, images, 2, path), 3);
@@ -285,15 +288,17 @@ static void full_says_so_and_leaves_no_image_behind(void **state)
 	uint8_t variant[KEY_VARIANT_BYTES] = {1};
 
 	failpoint_arm(FAILPOINT_prefix_node, 0, 1);
-	assert_int_equal(prefix_publish(p, root, tokens_of(0), NULL, 0, &node), PREFIX_FULL);
+	assert_int_equal(prefix_publish(p, root, tokens_of(0), PAGE, NULL, 0, &node), PREFIX_FULL);
 	assert_int_equal(node, 77);
 	for (uint32_t i = 1; i < 64; i++)
 		(void)add(p, root, i);
-	assert_int_equal(prefix_publish(p, root, tokens_of(64), &image, 1, &node), PREFIX_FULL);
+	assert_int_equal(prefix_publish(p, root, tokens_of(64), PAGE, &image, 1, &node),
+			 PREFIX_FULL);
 	assert_int_equal(p->first_free_images, 0);
 	assert_int_equal(prefix_root(p, 0, variant, true, &node), PREFIX_FULL);
 	prefix_drop_copy(p, find(p, root, 5), TIER_DEVICE);
-	assert_int_equal(prefix_publish(p, root, tokens_of(64), &image, 1, &node), PREFIX_NEW);
+	assert_int_equal(prefix_publish(p, root, tokens_of(64), PAGE, &image, 1, &node),
+			 PREFIX_NEW);
 	assert_int_equal(p->nodes[node].images, 1);
 	assert_int_equal(p->n_images, 1);
 	prefix_put_copy(p, node, TIER_DEVICE, 1);
@@ -357,7 +362,8 @@ static void a_copy_below_keeps_a_node_and_its_id(void **state)
 	assert_int_equal(p->nodes[a].children_in[TIER_RAM], 1);
 	prefix_drop_copy(p, b, TIER_DEVICE);
 	prefix_drop_copy(p, a, TIER_DEVICE);
-	assert_int_equal(prefix_publish(p, root, tokens_of(1), NULL, 0, &again), PREFIX_KNOWN);
+	assert_int_equal(prefix_publish(p, root, tokens_of(1), PAGE, NULL, 0, &again),
+			 PREFIX_KNOWN);
 	assert_int_equal(again, a);
 	assert_int_equal(p->nodes[a].id, id);
 	prefix_put_copy(p, a, TIER_DEVICE, 5);
@@ -487,7 +493,7 @@ static void a_million_pages_go_without_recursion(void **state)
 	make(&p, LONG_CHAIN + 1, 128);
 	node = root_of(&p, 0, no_variant);
 	for (uint32_t i = 0; i < LONG_CHAIN; i++)
-		assert_int_equal(prefix_publish(&p, node, tokens_of(i), NULL, 0, &node),
+		assert_int_equal(prefix_publish(&p, node, tokens_of(i), PAGE, NULL, 0, &node),
 				 PREFIX_NEW);
 	assert_int_equal(pthread_attr_init(&attributes), 0);
 	assert_int_equal(pthread_attr_setstacksize(&attributes, 64 << 10), 0);

@@ -68,7 +68,8 @@ static uint32_t make(struct world *w, uint32_t parent, uint32_t text, uint64_t t
 {
 	uint32_t tokens[PAGE] = {text, parent}, node;
 
-	assert_int_equal(prefix_publish(&w->prefix, parent, tokens, NULL, 0, &node), PREFIX_NEW);
+	assert_int_equal(prefix_publish(&w->prefix, parent, tokens, PAGE, NULL, 0, &node),
+			 PREFIX_NEW);
 	assert_int_equal(retain_touch(&w->retain, node, tick, RETAIN_NEW, run), 0);
 	prefix_put_copy(&w->prefix, node, TIER_DEVICE, node);
 	retain_busy(&w->retain, parent);
@@ -259,7 +260,7 @@ static void a_page_that_does_not_continue_a_run_is_told_to_go_elsewhere(void **s
 	a = make(w, w->root[0], 1, tick, &run);
 	b = make(w, a, 1, tick, &run);
 	/* A second branch of the same open. */
-	assert_int_equal(prefix_publish(&w->prefix, a, tokens, NULL, 0, &node), PREFIX_NEW);
+	assert_int_equal(prefix_publish(&w->prefix, a, tokens, PAGE, NULL, 0, &node), PREFIX_NEW);
 	assert_int_equal(retain_touch(&w->retain, node, tick, RETAIN_NEW, &other),
 			 RETAIN_ELSEWHERE);
 	assert_int_equal(w->prefix.nodes[node].run, RUN_NONE);
