@@ -38,6 +38,8 @@ static void link_entry(struct shadow *s, uint32_t at, struct key above)
 	struct keyset_entry *e = s->keys.entries;
 	uint32_t front = keyset_find(&s->keys, above);
 
+	if (front == at)
+		front = KEYSET_NONE; /* equal keys of both */
 	e[at].newer = front;
 	e[at].older = front == KEYSET_NONE ? s->newest : e[front].older;
 	if (e[at].older != KEYSET_NONE)

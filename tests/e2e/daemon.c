@@ -270,6 +270,8 @@ void daemon_begin(struct daemon *d)
 	launch(d);
 	if (!await(is_running, d, LONG_MS) || has_ended(d)) {
 		show_log(d);
+		/* Where this is the setup of a group no teardown will follow. */
+		daemon_remove(d);
 		fail_msg("kvhostd did not start");
 	}
 }

@@ -24,6 +24,7 @@
 
 #define STORED_TOKENS (3 * PAGE_TOKENS) /* whole pages: nothing else of it comes and goes */
 #define PROBED_TOKENS (STORED_TOKENS + 1)
+#define LONG_TOKENS   30000u
 
 /* ---- the client: one word, one client ---- */
 
@@ -160,6 +161,38 @@ static void at_quota(struct raw *r)
 	assert_int_equal(c.status, 0);
 }
 
+/* Four long prompts fit the pool; those that wait hold memory, until there is no more. */
+static void fill_memory(struct raw *r)
+{
+	struct submission s = attach(r, "long");
+	struct completion c;
+
+	raw_ask(r, &s, &c);
+	r->pool = handle_of(&c);
+	for (int i = 0; i < 13; i++) {
+		s = op_open(r, 1, LONG_TOKENS, LONG_TOKENS);
+		s.out_bytes = sizeof(struct payload_open_result);
+		if (i >= 4 && i < 12) {
+			raw_put(r, &s);
+			continue;
+		}
+		raw_ask(r, &s, &c);
+		printf("%d %s\n", c.status, raw_text(r, &c));
+	}
+}
+
+/* How many parts of a pool's memory it is given. */
+static void map_pages(struct raw *r, const char *pool)
+{
+	const struct payload_pool_info *info = raw_window(r, OUT);
+	struct submission s = attach(r, pool);
+	struct completion c;
+
+	((struct payload_pool *)raw_window(r, IN))->want_map = 1;
+	raw_ask(r, &s, &c);
+	printf("%d %u\n", c.status, info->parts);
+}
+
 static void say_hello(const char *socket, const char *wanted)
 {
 	struct message m = raw_hello();
@@ -207,7 +240,15 @@ static void serve(const char *socket, const char *word, const char *argument)
 		raw_free(&r);
 		return;
 	}
-	s = attach(&r, strcmp(word, "attach") ? "hot" : argument);
+	if (!strcmp(word, "memory") || !strcmp(word, "map")) {
+		if (!strcmp(word, "memory"))
+			fill_memory(&r);
+		else
+			map_pages(&r, argument);
+		raw_free(&r);
+		return;
+	}
+	s = attach(&r, strcmp(word, "attach") != 0 ? "hot" : argument);
 	raw_ask(&r, &s, &c);
 	r.pool = handle_of(&c);
 	if (!strcmp(word, "attach"))

@@ -85,6 +85,8 @@ static void replay(const char *option, const char *value, const char *clients)
 			      "replay",
 			      (char *)(uintptr_t)trace(),
 			      "--json",
+			      "--order",
+			      "lru",
 			      "--clients",
 			      (char *)(uintptr_t)clients,
 			      (char *)(uintptr_t)option,

@@ -22,6 +22,8 @@
 #define UID_A_TOO 61002u
 #define UID_B     61003u
 #define UID_OTHER 61004u
+#define UID_C     61005u
+#define UID_D     61006u
 #define GROUP_A   61010u
 #define KNOWN     "1000"
 #define UNKNOWN   "5000"
@@ -32,12 +34,17 @@ static const char config[] =
     "\"float32\", \"max_sequence_length\": 512, \"enable_prefix_caching\": true, "
     "\"max_prefix_cache_pages\": null, \"namespaces\": [\"a\", \"b\"]},"
     "{\"name\": \"others\", \"pool_pages\": 64, \"kv_page_size\": 16, \"max_sequence_length\": "
-    "512, \"namespaces\": [\"a\"]}],"
+    "512, \"map\": true, \"namespaces\": [\"a\"]},"
+    "{\"name\": \"long\", \"pool_pages\": 8192, \"kv_page_size\": 16, \"max_sequence_length\": "
+    "30000, \"map\": true, \"namespaces\": [\"d\"]}],"
     "\"namespaces\": ["
     "{\"name\": \"a\", \"uids\": [61001, 61002], \"gids\": [61010], "
     "\"managed_prefix_cache_salt\": \"salt-of-a\"},"
     "{\"name\": \"b\", \"uids\": [61003], \"managed_prefix_cache_salt\": \"salt-of-b\", "
-    "\"rights\": [\"attach\"], \"max_pages\": 8, \"max_sequences\": 2, \"max_sessions\": 1}]}\n";
+    "\"rights\": [\"attach\"], \"max_pages\": 8, \"max_sequences\": 2, \"max_sessions\": 1},"
+    "{\"name\": \"c\", \"uids\": [61005], \"rights\": [\"admin\"]},"
+    "{\"name\": \"d\", \"uids\": [61006], \"rights\": [\"attach\", \"map\"], \"max_bytes\": "
+    "\"1MiB\"}]}\n";
 
 static struct daemon d;
 
@@ -231,6 +238,9 @@ static void a_right_that_a_namespace_lacks_is_refused(void **state)
 	start();
 	assert_string_equal(said(UID_A, "interactive", ""), "0 \n");
 	assert_non_null(strstr(said(UID_B, "interactive", ""), "no right to interactive requests"));
+	assert_non_null(strstr(said(UID_C, "attach", "hot"), "no right to attach pools"));
+	assert_string_equal(said(UID_A, "map", "others"), "0 0\n");
+	assert_string_equal(said(UID_D, "map", "long"), "0 1\n");
 }
 
 /* ---- quotas ---- */
@@ -260,6 +270,48 @@ static void at_its_quota_a_tenant_waits_for_itself_and_keeps_nobody_waiting(void
 	assert_int_equal(tenant_end(&full), 0);
 	assert_int_equal(daemon_await(&d, "b", "namespace_sequences", 0, LONG_MS), 0);
 	assert_int_equal(daemon_await(&d, "b", "namespace_sessions", 0, LONG_MS), 0);
+}
+
+static void memory_of_the_daemon_is_used_up_by_its_namespace_alone(void **state)
+{
+	const char *text;
+
+	(void)state;
+	if (!is_root())
+		skip();
+	start();
+	text = said(UID_D, "memory", "");
+	assert_true(!strncmp(text, "0 \n0 \n0 \n0 \n", 12));
+	assert_non_null(strstr(text, "a prompt of 120000 bytes; the private memory of namespace d "
+				     "has "));
+	assert_non_null(strstr(text, " of 1048576 left (namespaces.max_bytes)\n"));
+	said(UID_A, "store", KNOWN);
+}
+
+static void the_default_namespace_keeps_its_salt(void **state)
+{
+	uint8_t before[33], after[33];
+	struct stat st;
+	char path[128];
+	FILE *f;
+
+	(void)state;
+	daemon_start(&d, NULL);
+	(void)snprintf(path, sizeof(path), "%s/state/salt", d.folder);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	assert_int_equal(fread(before, 1, sizeof(before), f), 32);
+	fclose(f);
+	assert_int_equal(daemon_stop(&d, LONG_MS), 0);
+	daemon_begin(&d);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	assert_int_equal(fread(after, 1, sizeof(after), f), 32);
+	fclose(f);
+	assert_memory_equal(before, after, 32);
+	assert_int_equal(daemon_stop(&d, LONG_MS), 0);
 }
 
 /* ---- what only operators see ---- */
@@ -339,6 +391,8 @@ int main(int argc, char **argv)
 	    TENANTS(processes_with_other_environments_hit_what_the_other_stored),
 	    TENANTS(a_right_that_a_namespace_lacks_is_refused),
 	    TENANTS(at_its_quota_a_tenant_waits_for_itself_and_keeps_nobody_waiting),
+	    TENANTS(memory_of_the_daemon_is_used_up_by_its_namespace_alone),
+	    TENANTS(the_default_namespace_keeps_its_salt),
 	    TENANTS(what_tenants_hold_is_shown_to_operators_alone),
 	    TENANTS(the_salt_is_in_no_output),
 	};

@@ -16,8 +16,7 @@
 #include "shm/payload.h"
 #include "tests/sim/executor.h"
 
-#define SIM_FAILED 3 /* exit code of a run in which a check of the simulator failed */
-
+#define SIM_FAILED      3 /* exit code of a run in which a check of the simulator failed */
 #define SIM_PAGE_TOKENS 16
 #define SIM_TOKENS      384 /* most of a sequence */
 #define SIM_TABLE       (SIM_TOKENS / SIM_PAGE_TOKENS)
@@ -63,8 +62,6 @@ struct sim_view { /* a sequence, as its client knows it */
 	uint32_t start, target, window, step_first; /* table index of its first page */
 	uint64_t step_ns;
 };
-
-/* ---- operations in flight ---- */
 
 struct sim_client;
 

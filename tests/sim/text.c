@@ -31,15 +31,15 @@ static uint64_t mix(uint64_t a, uint64_t b)
 void text_branch_from(struct sim *w, struct sim_text *t, uint32_t position)
 {
 	for (uint32_t i = (position + SIM_SEGMENT - 1) / SIM_SEGMENT; i < SIM_SEGMENTS; i++)
-		t->branch[i] = chance(w, 12) ? (uint8_t)(1 + below(w, 2)) : 0;
+		t->branch[i] = chance(w, 5) ? (uint8_t)(1 + below(w, 2)) : 0;
 }
 
 void text_draw(struct sim *w, struct sim_text *t)
 {
-	*t = (struct sim_text){.family = (uint8_t)below(w, 3),
-			       .variant = chance(w, 30) ? (uint8_t)(1 + below(w, 2)) : 0};
+	*t = (struct sim_text){.family = (uint8_t)(chance(w, 70) ? 0 : below(w, 3)),
+			       .variant = chance(w, 15) ? (uint8_t)(1 + below(w, 2)) : 0};
 	for (uint32_t i = 0; i < SIM_IMAGES; i++)
-		t->image[i] = chance(w, 70) ? (uint8_t)(1 + below(w, 2)) : 0;
+		t->image[i] = chance(w, 90) ? (uint8_t)(1 + chance(w, 10)) : 0;
 	text_branch_from(w, t, 0);
 }
 

@@ -346,6 +346,9 @@ void sim_end(struct sim *w)
 		client_exit(&w->clients[i]);
 	sim_rest(w);
 	check_empty(w);
+	sim_trace(w, "the end: %llu opens, %llu tokens reused, %llu pages given up",
+		  (unsigned long long)w->opens, (unsigned long long)w->cached,
+		  (unsigned long long)w->evictions);
 	sim_core_pool(w)->memory.segment = SEGMENT_NONE;
 	pool_evict_hook = NULL;
 	core_deinit(&w->core);

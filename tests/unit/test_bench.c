@@ -304,7 +304,7 @@ static void options_have_defaults_and_are_read_both_ways(void **state)
 	assert_true(o.json);
 	assert_true(is_near(o.speed, 2.5));
 	assert_int_equal(o.page_tokens, 64);
-	assert_string_equal(o.order, "lru");
+	assert_string_equal(o.order, "learned");
 
 	assert_int_equal(parse(&o, &why, 4, lists), 0);
 	assert_int_equal(o.resident.n, 2);
