@@ -35,6 +35,10 @@ static struct list *admit(struct request *r, struct seq *seq)
 	if (is_behind(&p->admission, r))
 		return &p->admission;
 	result = seq_admit(seq);
+	if (result == POOL_NEVER)
+		refuse(r, WIRE_ENOSPC,
+		       "%u pages, and %u beside other sequences' equal ones; pool %s has %u",
+		       seq->ceiling, seq->surplus, p->config->name, p->pool.limits.pages);
 	if (result == POOL_QUOTA)
 		return own;
 	return result ? &p->admission : NULL;
@@ -53,7 +57,7 @@ bool admission_try(struct request *r, struct seq *seq)
 		}
 		return true;
 	}
-	if (r->batch)
+	if (r->batch || r->reply.status)
 		return false;
 	if (waited && r->u.prompt.waits_in != where) {
 		list_remove(&r->in_wait);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_sequence: fork, truncate, close, table. Core thread; nothing blocks. */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "daemon/base/panic.h"
 #include "daemon/front/hybrid.h"
@@ -45,6 +46,8 @@ static void fork_abandon(struct request *r, int status)
 	(void)status;
 	list_remove(&r->in_wait);
 	hybrid_abandon(r);
+	if (r->u.prompt.copy)
+		r->u.prompt.copy->owner = NULL; /* its pages are pinned until it is done */
 	close_fork(r);
 }
 
@@ -96,30 +99,99 @@ static enum run_result fork_image(struct request *r)
 	return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
 }
 
+static void page_copied(struct mover_copy *copy, int result)
+{
+	struct request *r = copy->owner;
+
+	free(copy);
+	if (!r)
+		return;
+	r->u.prompt.copy = NULL;
+	if (result == 0) {
+		request_ready(r);
+		return;
+	}
+	close_fork(r);
+	refuse(r, WIRE_EIO, "the partial page could not be copied");
+	if (result != -ENOMEM)
+		core_pool_fail(r->pool);
+	request_finish(r);
+}
+
+/* The parent writes behind what is committed: the fork gets the committed rows of the page. */
+static enum run_result fork_page(struct request *r, uint32_t from)
+{
+	struct seq *s = r->u.prompt.seq;
+	struct mover_copy *copy = malloc(sizeof(*copy));
+
+	if (!copy) {
+		close_fork(r);
+		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
+	}
+	*copy = (struct mover_copy){
+	    .copy = {.from = from, .to = seq_page(s, seq_page_index(s, s->committed))},
+	    .tokens = s->committed % s->pool->limits.page_tokens,
+	    .done = page_copied,
+	    .owner = r};
+	r->u.prompt.copy = copy;
+	request_wait(r, NULL);
+	mover_copy(&r->pool->mover, copy);
+	return RUN_WAIT;
+}
+
+static enum run_result fork_make(struct request *r)
+{
+	struct core_pool *p = r->pool;
+	uint32_t copy_from;
+	int result;
+
+	if (!admission_sequence(r))
+		return RUN_DONE;
+	result = seq_fork(r->sequence->seq, (uint32_t)r->entry.arg0, &r->u.prompt.seq, &copy_from);
+	if (result == POOL_WAIT) {
+		if (r->batch)
+			return refuse(r, WIRE_EAGAIN, "it would have to wait for a page");
+		request_wait(r, &p->starving);
+		mover_kick(&p->mover);
+		return RUN_WAIT;
+	}
+	if (!list_is_empty(&r->in_wait)) {
+		list_remove(&r->in_wait);
+		core_pool_settle(p); /* whose turn is it now? */
+	}
+	if (result == POOL_RANGE)
+		return refuse(r, WIRE_EINVAL, "max_tokens is %llu; %u are committed",
+			      (unsigned long long)r->entry.arg0, r->sequence->seq->committed);
+	if (result)
+		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
+	if (copy_from == PAGE_NONE)
+		return RUN_MORE;
+	if (!r->batch)
+		return fork_page(r, copy_from);
+	close_fork(r);
+	return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of a page");
+}
+
 static enum run_result fork_run(struct request *r, uint32_t *budget)
 {
 	struct seq **seq = &r->u.prompt.seq;
-	int result;
+	enum run_result result;
 
 	(void)budget;
 	if (r->batch && r->pool->pool.hybrid)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of an image");
 	if (!*seq) {
-		if (!admission_sequence(r))
-			return RUN_DONE;
-		result = seq_fork(r->sequence->seq, (uint32_t)r->entry.arg0, seq);
-		if (result == POOL_RANGE)
-			return refuse(r, WIRE_EINVAL, "max_tokens is %llu; %u are committed",
-				      (unsigned long long)r->entry.arg0,
-				      r->sequence->seq->committed);
-		if (result)
-			return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
+		result = fork_make(r);
+		if (!*seq || result != RUN_MORE)
+			return result;
 	}
 	if (admission_try(r, *seq))
 		return r->pool->pool.hybrid ? fork_image(r) : fork_finish(r);
-	if (!r->batch)
+	if (r->reply.status == 0 && !r->batch)
 		return RUN_WAIT;
 	close_fork(r);
+	if (r->reply.status)
+		return RUN_DONE;
 	return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
 }
 

@@ -60,7 +60,8 @@ struct request_prompt {
 	uint32_t *tokens; /* the whole prompt; becomes the sequence's */
 	struct key_image *images;
 	uint32_t *path;
-	struct seq *seq; /* of an open, or of a fork */
+	struct seq *seq;         /* of an open or a fork */
+	struct mover_copy *copy; /* of a fork: in flight */
 	struct list *waits_in;
 	uint64_t charged;
 	uint32_t copied_tokens;

@@ -295,7 +295,14 @@ static int copy_identity(struct seq *child, const struct seq *parent)
 	return 0;
 }
 
-int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out)
+/* An open step writes the partial page in place: who forks now must not share it. */
+static bool is_written_in_place(const struct seq *s)
+{
+	return s->step.state != STEP_NONE && s->step.replaced == PAGE_NONE &&
+	       s->step.start % s->pool->limits.page_tokens && protection(shared_pages_are_copied);
+}
+
+int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t *copy_from)
 {
 	struct pool *p = parent->pool;
 	uint32_t n = pool_pages_for(p, parent->committed) - parent->first_page;
@@ -304,6 +311,11 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out)
 
 	if (max_tokens < parent->committed || max_tokens > p->limits.max_sequence_tokens)
 		return POOL_RANGE;
+	*copy_from = PAGE_NONE;
+	if (is_written_in_place(parent) && p->pages.count[PAGE_CLEAN] == 0) {
+		pool_make_room(p, 1);
+		return POOL_WAIT;
+	}
 	r = seq_new(p, parent->name_space, max_tokens, &child);
 	if (r)
 		return r;
@@ -321,6 +333,12 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out)
 	/* The parent's open step may have put a copy in place of the page both had. */
 	if (parent->step.state != STEP_NONE && parent->step.replaced != PAGE_NONE && n)
 		child->table[n - 1] = parent->step.replaced;
+	if (is_written_in_place(parent)) {
+		*copy_from = child->table[n - 1];
+		r = pages_take(&p->pages, &child->table[n - 1]);
+		must(r == 0);
+		pages_assign(&p->pages, child->table[n - 1], parent->name_space);
+	}
 	child->n_pages = n;
 	child->first_page = parent->first_page;
 	child->committed = parent->committed;
@@ -329,7 +347,9 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out)
 	child->follows = parent->follows;
 	child->published = parent->published;
 	for (uint32_t i = 0; i < n; i++) {
-		if (p->pages.page[child->table[i]].state == PAGE_PRIVATE)
+		bool own = i == n - 1 && *copy_from != PAGE_NONE;
+
+		if (p->pages.page[child->table[i]].state == PAGE_PRIVATE && !own)
 			pages_hold(&p->pages, child->table[i]);
 	}
 	if (parent->node != NODE_NONE)

@@ -138,8 +138,13 @@ static inline uint32_t seq_page(const struct seq *s, uint32_t index)
 /* May a step write to this table index now? */
 bool seq_is_writable(const struct seq *s, uint32_t index);
 
-/* A sequence with the committed state of `parent`. Not admitted yet. 0, RANGE, -ENOMEM. */
-int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out);
+/*
+ * A sequence with the committed state of `parent`. Not admitted yet. 0, RANGE, -ENOMEM, or WAIT:
+ * no clean page. If the parent's open step writes its partial page in place, the fork has a fresh
+ * one: *copy_from is the page whose committed rows the caller copies to the last of its table;
+ * else PAGE_NONE.
+ */
+int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t *copy_from);
 
 /* Forget from `tokens` on: 0 (then seq_release_turn has work), BUSY, RANGE, -ENOMEM. */
 int seq_truncate(struct seq *s, uint32_t tokens);

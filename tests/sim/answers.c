@@ -183,12 +183,31 @@ static void took_open(struct sim_op *o, const struct completion *reply)
 	check_promises(w);
 }
 
+/* While the parent's step writes its partial page in place, a fork has one of its own. */
+static void took_own_page(struct sim_op *o, struct sim_view *v, bool in_place)
+{
+	const struct payload_handle *found = op_answer(o);
+	struct sim *w = o->client->sim;
+	struct payload_handle *last = &v->table[v->n_pages - 1];
+	bool same;
+
+	if (!in_place || v->n_pages == 0)
+		return;
+	same = last->index == found[v->n_pages - 1].index;
+	/* The daemon may have ended that step before. */
+	sim_check(w, !same || may_have_expired(w, o->view->step_ns, 2),
+		  "a fork shares page %u that a step writes", last->index);
+	*last = found[v->n_pages - 1];
+}
+
 static void took_fork(struct sim_op *o, const struct completion *reply)
 {
 	struct sim_client *c = o->client;
 	struct sim *w = c->sim;
 	struct sim_view *v = o->fork, *parent = o->view;
 	uint32_t max_tokens = v->max_tokens;
+	bool in_place = (parent->step || parent->stuck) && !parent->has_replaced &&
+			parent->committed % SIM_PAGE_TOKENS;
 
 	*v = *parent;
 	v->max_tokens = max_tokens;
@@ -203,6 +222,7 @@ static void took_fork(struct sim_op *o, const struct completion *reply)
 	sim_check(w, reply->value0 == v->committed && reply->count == v->n_pages,
 		  "a fork of %u tokens has %llu, and %u pages", v->committed,
 		  (unsigned long long)reply->value0, reply->count);
+	took_own_page(o, v, in_place);
 	compare_table(w, v->table, op_answer(o), v->n_pages);
 	v->used_ns = o->sent_ns;
 	if (!may_have_expired(w, o->sent_ns, 20)) /* the answer may have lain there */

@@ -22,6 +22,7 @@
 #define ALL        UINT32_MAX
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+static uint32_t fork_copy __attribute__((unused)); /* what seq_fork wants copied */
 static struct key_maker world_maker;
 static const uint8_t world_stamp[16] = {1, 2, 3};
 

@@ -311,7 +311,7 @@ static void captures_are_skipped_with_their_reasons(void **state)
 	step_to(s, PAGE);
 	assert_int_equal(capture(s), CAPTURE_SHORT);
 	step_to(s, 2 * PAGE + 3);
-	assert_int_equal(seq_fork(s, 8 * PAGE, &f), 0);
+	assert_int_equal(seq_fork(s, 8 * PAGE, &f, &fork_copy), 0);
 	assert_int_equal(seq_admit(f), 0);
 	assert_int_equal(capture(s), CAPTURE_SHARED);
 	world_close(&f);
