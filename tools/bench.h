@@ -38,6 +38,7 @@ enum bench_mode {
 	BENCH_LOOKUP = 2,
 	BENCH_REPLAY = 4,
 	BENCH_IDLE = 8,
+	BENCH_CLAIM = 64,
 };
 
 struct bench_list {
@@ -62,6 +63,7 @@ struct bench_options { /* the fields of bench_options.def; numbers are within it
 	uint64_t tokens_per_block, clients, steps_of, extra_tokens, repeat;
 	double speed; /* 0: as fast as possible */
 	const char *payload, *order;
+	uint64_t image_bytes;
 	uint64_t seconds;
 	int argc; /* of the program, for the environment record */
 	char **argv;
@@ -147,6 +149,7 @@ int bench_ring_run(const struct bench_options *o, struct report *r, struct bench
 int bench_lookup_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
 int bench_replay_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
 int bench_idle_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
+int bench_claim_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
 void bench_environment(const struct bench_options *o, struct report *r);
 
 #endif

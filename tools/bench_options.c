@@ -54,6 +54,7 @@ static const struct {
     {"lookup", BENCH_LOOKUP, "lookups that hit, beside hashing and comparing the same tokens"},
     {"replay", BENCH_REPLAY, "requests of a trace: TRACE is JSON lines, plain or gzip"},
     {"idle", BENCH_IDLE, "CPU time of a daemon with two idle clients"},
+    {"claim", BENCH_CLAIM, "retained states that come back, beside a copy past the cache"},
 };
 
 #define MODES (sizeof(modes) / sizeof(*modes))
@@ -290,10 +291,11 @@ int bench_options_parse(struct bench_options *o, int argc, char **argv, struct b
 			o->mode = modes[i].mode;
 	}
 	if (argc < 2)
-		return bench_reason_set(why, "no mode given: one of ring, lookup, replay, idle");
+		return bench_reason_set(why,
+					"no mode given: one of ring, lookup, replay, idle, claim");
 	if (!o->mode)
 		return bench_reason_set(
-		    why, "\"%s\" is not a mode: one of ring, lookup, replay, idle", argv[1]);
+		    why, "\"%s\" is not a mode: one of ring, lookup, replay, idle, claim", argv[1]);
 
 	for (int i = 2; i < argc; i++) {
 		if (strncmp(argv[i], "--", 2) == 0) {
@@ -324,7 +326,7 @@ void bench_options_help(void)
 		       modes[i].text);
 
 	for (size_t m = 0; m <= MODES; m++) {
-		unsigned all = BENCH_RING | BENCH_LOOKUP | BENCH_REPLAY | BENCH_IDLE;
+		unsigned all = BENCH_RING | BENCH_LOOKUP | BENCH_REPLAY | BENCH_IDLE | BENCH_CLAIM;
 		unsigned wanted = m == 0 ? all : (unsigned)modes[m - 1].mode;
 
 		printf("\nOptions of %s:\n", m == 0 ? "every mode" : modes[m - 1].name);

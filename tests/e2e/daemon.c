@@ -216,15 +216,21 @@ static _Noreturn void become_daemon(const struct daemon *d)
 	_exit(99);
 }
 
+static bool has_ended(const struct daemon *d)
+{
+	struct pollfd p = {.fd = d->pidfd, .events = POLLIN};
+
+	return poll(&p, 1, 0) != 0;
+}
+
 static bool is_running(void *context)
 {
 	const struct daemon *d = context;
 	struct statsfile_reader reader;
 	struct statsfile_snapshot s = {0};
-	struct pollfd p = {.fd = d->pidfd, .events = POLLIN};
 	bool running = false;
 
-	if (poll(&p, 1, 0) != 0)
+	if (has_ended(d))
 		return true; /* it has ended; the caller sees that */
 	if (statsfile_open(&reader, d->stats))
 		return false;
@@ -249,21 +255,48 @@ static void show_log(const struct daemon *d)
 		fclose(f);
 }
 
-void daemon_begin(struct daemon *d)
+static void launch(struct daemon *d)
 {
-	struct pollfd p;
-
 	assert_int_equal(d->pid, 0);
 	d->pid = fork_client();
 	if (d->pid == 0)
 		become_daemon(d);
 	d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
 	assert_true(d->pidfd >= 0);
-	p = (struct pollfd){.fd = d->pidfd, .events = POLLIN};
-	if (!await(is_running, d, LONG_MS) || poll(&p, 1, 0) != 0) {
+}
+
+void daemon_begin(struct daemon *d)
+{
+	launch(d);
+	if (!await(is_running, d, LONG_MS) || has_ended(d)) {
 		show_log(d);
 		fail_msg("kvhostd did not start");
 	}
+}
+
+int daemon_try(struct daemon *d, char *said, size_t bytes)
+{
+	char path[96];
+	size_t n = 0;
+	int status;
+	FILE *f;
+
+	launch(d);
+	assert_true(await(is_running, d, LONG_MS));
+	if (!has_ended(d))
+		return 0;
+	status = wait_for(d->pidfd, d->pid, LONG_MS);
+	d->pid = 0;
+	d->pidfd = -1;
+	(void)snprintf(path, sizeof(path), "%s/log", d->folder);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	n = fread(said, 1, bytes - 1, f);
+	said[n] = '\0';
+	fclose(f);
+	assert_true(WIFEXITED(status));
+	assert_int_not_equal(WEXITSTATUS(status), 0);
+	return WEXITSTATUS(status);
 }
 
 void daemon_start(struct daemon *d, const char *json)
@@ -295,6 +328,8 @@ void daemon_kill(struct daemon *d)
 
 	if (pid <= 0)
 		return;
+	if (has_ended(d))
+		show_log(d); /* by itself: its last words */
 	d->pid = 0;
 	d->pidfd = -1;
 	(void)kill(pid, SIGKILL);
@@ -404,6 +439,37 @@ struct footprint footprint_of(pid_t pid)
 	fclose(file);
 	f.huge_bytes = status_kib(pid, "HugetlbPages:") * 1024;
 	return f;
+}
+
+struct growth {
+	pid_t pid;
+	const struct footprint *before;
+};
+
+static bool is_flat(void *context)
+{
+	const struct growth *g = context;
+	struct footprint now = footprint_of(g->pid);
+
+	/* The allocator may keep a few maps more; a sanitizer keeps what was freed. */
+	return now.descriptors <= g->before->descriptors && now.maps <= g->before->maps + 8 &&
+	       now.huge_bytes <= g->before->huge_bytes &&
+	       (PATIENCE > 1 || now.resident_bytes <= g->before->resident_bytes + (2u << 20));
+}
+
+/* What belongs to a session that has ended is unmapped a moment later. */
+void expect_footprint(pid_t pid, const struct footprint *before)
+{
+	struct growth g = {.pid = pid, .before = before};
+	struct footprint now;
+
+	if (await(is_flat, &g, WITHIN_MS))
+		return;
+	now = footprint_of(pid);
+	fail_msg("process %d: %u descriptors, %u before; %u maps, %u before; %llu KiB, %llu before",
+		 (int)pid, now.descriptors, before->descriptors, now.maps, before->maps,
+		 (unsigned long long)now.resident_bytes / 1024,
+		 (unsigned long long)before->resident_bytes / 1024);
 }
 
 uint64_t cpu_ns_of(pid_t pid)

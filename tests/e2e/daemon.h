@@ -42,8 +42,10 @@ struct daemon {
 
 /* The folder with this configuration file; `json` may be NULL. Then start it. */
 void daemon_make(struct daemon *d, const char *json);
-void daemon_begin(struct daemon *d);                /* make, done elsewhere; now it must run */
+void daemon_begin(struct daemon *d);                   /* make, done elsewhere; now it must run */
 void daemon_start(struct daemon *d, const char *json); /* both */
+/* The same as daemon_begin for one that may not start: 0, or its exit code and what it said. */
+int daemon_try(struct daemon *d, char *said, size_t bytes);
 /* SIGTERM; its exit status. Fails the test if it takes longer. */
 int daemon_stop(struct daemon *d, unsigned within_ms);
 void daemon_kill(struct daemon *d);
@@ -62,6 +64,8 @@ struct footprint {
 	uint64_t resident_bytes, huge_bytes;
 };
 struct footprint footprint_of(pid_t pid);
+/* Fails the test if a process does not come back to what it used before. */
+void expect_footprint(pid_t pid, const struct footprint *before);
 uint64_t cpu_ns_of(pid_t pid);
 uint64_t free_huge_pages(void);
 unsigned entries_of(const char *folder, const char *prefix); /* files named so */

@@ -76,8 +76,8 @@ int engine_prefill(struct engine *e, const uint32_t *tokens, uint32_t n, uint32_
 			target = n;
 		result = kvhost_step_begin(seq, target, 0, &step);
 		if (result == 0)
-			result = kvhost_step_commit(&step, target - step.start_tokens, NULL, 0,
-						    NULL, 0);
+			result =
+			    kvhost_step_commit(&step, target - step.start_tokens, NULL, 0, NULL, 0);
 	}
 	if (result) {
 		(void)kvhost_close(&seq);
