@@ -200,7 +200,7 @@ int request_decode(struct session *s, const struct submission *e, struct request
 	if (s->state != SESSION_LIVE)
 		return -1; /* its requests were ended with it */
 	if (!good) {
-		r->sequence = NULL;
+		/* With its sequence: rows that are refused poison their step. */
 		request_finish(r);
 		return 1;
 	}

@@ -198,7 +198,8 @@ void request_finish(struct request *r)
 		batch->u.batch_of.next++;
 		request_ready(batch);
 	}
-	if (q && !list_is_empty(&q->queue))
+	/* What is queued behind it in a sequence or session that is over is ended, never run. */
+	if (q && !q->closing && s->state == SESSION_LIVE && !list_is_empty(&q->queue))
 		request_start(list_entry(list_first(&q->queue), struct request, in_queue));
 }
 
