@@ -161,8 +161,7 @@ struct kvhost_sequence {
 	uint32_t index, generation;
 	uint32_t holds;
 	bool closed; /* freed with the last hold */
-	bool hybrid;
-	bool stale; /* the table must be read again */
+	bool hybrid, stale; /* stale: the table must be read again */
 	uint32_t page_tokens;
 	uint32_t max_pages; /* that the pool lets a sequence have */
 	uint32_t max_tokens;

@@ -41,6 +41,7 @@ enum bench_mode {
 	BENCH_IDLE = 8,
 	BENCH_ORDER = 16,
 	BENCH_TRACES = 32,
+	BENCH_CLAIM = 64,
 };
 
 struct bench_list {
@@ -68,6 +69,7 @@ struct bench_options { /* the fields of bench_options.def; numbers are within it
 	struct bench_list sizes, pages_a_block, made_sizes;
 	const char *kind;
 	uint64_t seed, made_requests;
+	uint64_t image_bytes;
 	uint64_t seconds;
 	int argc; /* of the program, for the environment record */
 	char **argv;
@@ -156,6 +158,7 @@ int bench_idle_run(const struct bench_options *o, struct report *r, struct bench
 int bench_order_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
 /* Not a measurement: a trace as JSON lines. */
 int bench_traces_run(const struct bench_options *o, FILE *out, struct bench_reason *why);
+int bench_claim_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
 void bench_environment(const struct bench_options *o, struct report *r);
 
 #endif

@@ -15,7 +15,7 @@
 #endif
 
 #define CLAIM_BAR   0.8 /* of the copy's bandwidth */
-#define PROMPT	    65  /* tokens: one page, and one to compute */
+#define PROMPT      65  /* tokens: one page, and one to compute */
 #define ROUND_TRIPS 5   /* claims and copies a round; the best of each counts */
 
 struct claim {

@@ -131,13 +131,20 @@ static int write_configuration(const char *path, const struct bench_options *o,
 		json_t *budget = plan->budget_pages == BENCH_NULL
 				     ? json_null()
 				     : json_integer((json_int_t)plan->budget_pages);
-		json_t *pool = json_pack(
-		    "{s:s,s:s,s:I,s:I,s:I,s:b,s:o,s:b,s:s}", "name", o->pool, "kv_cache_dtype",
-		    o->format, "kv_page_size", (json_int_t)o->page_tokens, "max_sequence_length",
-		    (json_int_t)plan->max_sequence_tokens, "pool_pages", (json_int_t)plan->pages,
-		    "enable_prefix_caching", 1, "max_prefix_cache_pages", budget, "map",
-		    (int)plan->map, "retained_order", plan->order);
+		json_t *pool = json_pack("{s:s,s:s,s:I,s:I,s:I,s:b,s:o,s:b}", "name", o->pool,
+					 "kv_cache_dtype", o->format, "kv_page_size",
+					 (json_int_t)o->page_tokens, "max_sequence_length",
+					 (json_int_t)plan->max_sequence_tokens, "pool_pages",
+					 (json_int_t)plan->pages, "enable_prefix_caching", 1,
+					 "max_prefix_cache_pages", budget, "map", (int)plan->map);
 
+		if (plan->order)
+			json_object_set_new(pool, "retained_order", json_string(plan->order));
+		if (plan->lanes) {
+			json_object_set_new(pool, "lanes", json_integer((json_int_t)plan->lanes));
+			json_object_set_new(pool, "retained_slots",
+					    json_integer((json_int_t)plan->retained_slots));
+		}
 		json_object_set_new(root, "pools", json_pack("[o]", pool));
 	}
 	r = json_dump_file(root, path, JSON_INDENT(2));

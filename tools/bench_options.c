@@ -56,6 +56,7 @@ static const struct {
     {"idle", BENCH_IDLE, "CPU time of a daemon with two idle clients"},
     {"order", BENCH_ORDER, "hits of the learned order beside lru and the optimum, on TRACE"},
     {"traces", BENCH_TRACES, "no measurement: a made-up trace, for replay"},
+    {"claim", BENCH_CLAIM, "retained states that come back, beside a copy past the cache"},
 };
 
 #define MODES (sizeof(modes) / sizeof(*modes))
@@ -294,11 +295,12 @@ int bench_options_parse(struct bench_options *o, int argc, char **argv, struct b
 	if (argc < 2)
 		return bench_reason_set(why,
 					"no mode given: one of ring, lookup, replay, idle, order, "
-					"traces");
+					"traces, claim");
 	if (!o->mode)
-		return bench_reason_set(
-		    why, "\"%s\" is not a mode: one of ring, lookup, replay, idle, order, traces",
-		    argv[1]);
+		return bench_reason_set(why,
+					"\"%s\" is not a mode: one of ring, lookup, replay, idle, "
+					"order, traces, claim",
+					argv[1]);
 
 	for (int i = 2; i < argc; i++) {
 		if (strncmp(argv[i], "--", 2) == 0) {
@@ -332,7 +334,8 @@ void bench_options_help(void)
 		       modes[i].text);
 
 	for (size_t m = 0; m <= MODES; m++) {
-		unsigned all = BENCH_RING | BENCH_LOOKUP | BENCH_REPLAY | BENCH_IDLE | BENCH_ORDER;
+		unsigned all = BENCH_RING | BENCH_LOOKUP | BENCH_REPLAY | BENCH_IDLE | BENCH_ORDER |
+			       BENCH_CLAIM;
 		unsigned wanted = m == 0 ? all : (unsigned)modes[m - 1].mode;
 
 		printf("\nOptions of %s:\n", m == 0 ? "every mode" : modes[m - 1].name);

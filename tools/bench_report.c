@@ -27,7 +27,7 @@ struct report {
 	char name[96];
 	struct figure figures[FIGURES_MAX];
 	uint32_t n_figures;
-	bool has_bar;
+	bool has_bar, bar_is_least;
 	double ratio, limit;
 	uint32_t failures;
 };
@@ -136,8 +136,20 @@ void report_bar(struct report *r, double ratio, double limit)
 {
 	assert(r->open && !r->has_bar);
 	r->has_bar = true;
+	r->bar_is_least = false;
 	r->ratio = ratio;
 	r->limit = limit;
+}
+
+void report_bar_least(struct report *r, double ratio, double least)
+{
+	report_bar(r, ratio, least);
+	r->bar_is_least = true;
+}
+
+static bool is_met(const struct report *r)
+{
+	return r->bar_is_least ? r->ratio >= r->limit : r->ratio <= r->limit;
 }
 
 static void print_json(const struct report *r, const char *status, const char *reason)
@@ -158,7 +170,8 @@ static void print_json(const struct report *r, const char *status, const char *r
 	if (r->has_bar)
 		json_object_set_new(record, "bar",
 				    json_pack("{s:o,s:f,s:b}", "ratio", real_value(r->ratio),
-					      "limit", r->limit, "met", r->ratio <= r->limit));
+					      r->bar_is_least ? "least" : "limit", r->limit, "met",
+					      is_met(r)));
 	json_dumpf(record, r->out, JSON_COMPACT | JSON_REAL_PRECISION(7));
 	fputc('\n', r->out);
 	json_decref(record);
@@ -219,7 +232,8 @@ static void print_table(struct report *r, const char *status, const char *reason
 		print_real(r->ratio, value, sizeof(value));
 		print_row(r, "bar ratio", value, "");
 		print_real(r->limit, value, sizeof(value));
-		print_row(r, "bar limit", value, r->ratio <= r->limit ? "met" : "MISSED");
+		print_row(r, r->bar_is_least ? "bar least" : "bar limit", value,
+			  is_met(r) ? "met" : "MISSED");
 	}
 	print_row(r, "status", status, "");
 	if (reason)

@@ -27,6 +27,7 @@ void report_numbers(struct report *r, const char *name, const char *unit, const 
 void report_count(struct report *r, const char *name, const char *unit, uint64_t value);
 void report_text(struct report *r, const char *name, const char *text); /* NULL prints as null */
 void report_bar(struct report *r, double ratio, double limit);          /* met: ratio <= limit */
+void report_bar_least(struct report *r, double ratio, double least);    /* met: ratio >= least */
 
 void report_measured(struct report *r);
 void report_failed(struct report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kvhost.h"
+#include <kvhost.h>
 
 #define WORDS    2048 /* of the replaced section */
 #define HISTORY  16   /* words of the ring section: the last tokens, at position % HISTORY */

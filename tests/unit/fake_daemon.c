@@ -194,6 +194,8 @@ static void answer_attach(struct fake *f, const struct submission *s, struct com
 	    .page_tokens = FAKE_PAGE_TOKENS,
 	    .max_sequence_tokens = FAKE_PAGES * FAKE_PAGE_TOKENS,
 	    .n_layers = p.n_layers,
+	    .n_sections = p.n_sections,
+	    .state_stride = p.n_sections ? stride : 0,
 	    .parts = p.want_map ? f->script.map_parts : 0,
 	};
 	memcpy(in_window(f, s->out_offset), &info, sizeof(info));
@@ -201,6 +203,21 @@ static void answer_attach(struct fake *f, const struct submission *s, struct com
 		struct payload_block b = {.k_offset = 0, .v_offset = 256, .kv_heads = 1};
 
 		memcpy(in_window(f, s->out_offset + sizeof(info) + i * sizeof(b)), &b, sizeof(b));
+	}
+	for (uint32_t i = 0; i < p.n_sections; i++) {
+		struct payload_section_place place = {.kind = PAYLOAD_REPLACED};
+		struct payload_section section;
+
+		memcpy(&section,
+		       in_window(f, s->in_offset + sizeof(p) +
+					p.n_layers * sizeof(struct payload_layer) +
+					i * sizeof(section)),
+		       sizeof(section));
+		place.bytes = section.bytes;
+		memcpy(in_window(f, s->out_offset + sizeof(info) +
+					p.n_layers * sizeof(struct payload_block) +
+					i * sizeof(place)),
+		       &place, sizeof(place));
 	}
 	c->index = 1;
 	c->generation = 1;
