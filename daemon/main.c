@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -223,6 +224,17 @@ static void block_signals(void)
 	signal(SIGPIPE, SIG_IGN);
 }
 
+/* A session needs four of them. */
+static void raise_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
 static int start(struct kvhost *k)
 {
 	uint64_t epoch = 0;
@@ -230,6 +242,7 @@ static int start(struct kvhost *k)
 
 	epoch |= 1;
 	block_signals();
+	raise_descriptors();
 	umask(027);
 	if (!r)
 		r = guard_install();

@@ -67,6 +67,7 @@ enum core_pool_state {
 struct pool_past { /* what a pool has counted before it was dropped: counters only grow */
 	struct pool_stats stats;
 	uint64_t zeroed, copied, collisions, refused_references;
+	struct image_counts states;
 };
 
 struct hybrid_layout { /* where images lie; all 0 in a dense pool */
@@ -222,9 +223,10 @@ int core_pools_init(struct core *c);
 void core_pools_deinit(struct core *c);
 /* Run who waits for room or for clean pages, in rank order. */
 void core_pool_settle(struct core_pool *p);
-void core_pool_fail(struct core_pool *p);    /* its memory is gone */
-void core_pool_publish(struct core_pool *p); /* counters to the stats file */
-void order_publish(struct core_pool *p);     /* its part of them */
+void core_pool_fail(struct core_pool *p);       /* its memory is gone */
+void core_pool_undescribe(struct core_pool *p); /* no longer what the first attach said */
+void core_pool_publish(struct core_pool *p);    /* counters to the stats file */
+void order_publish(struct core_pool *p);        /* its part of them */
 
 /* ---- front/sequences.c ---- */
 

@@ -129,6 +129,25 @@ static bool find_target(struct request *r)
 	return true;
 }
 
+/* The most input that can make sense: nobody's copy may hold up the others. */
+static uint64_t most_input(const struct request *r)
+{
+	const struct request_kind *kind = r->kind;
+
+	if (kind == &kind_batch)
+		return REQUEST_BATCH_MOST * sizeof(struct submission);
+	if (kind == &kind_pool_attach)
+		return sizeof(struct payload_pool) +
+		       PAYLOAD_LAYERS_MAX * sizeof(struct payload_layer) +
+		       PAYLOAD_SECTIONS_MAX * sizeof(struct payload_section);
+	if (kind == &kind_step_commit)
+		return sizeof(struct payload_receipt) +
+		       PAYLOAD_SPANS_MAX * sizeof(struct payload_span) +
+		       (uint64_t)r->pool->pool.limits.max_sequence_tokens * sizeof(uint32_t) +
+		       (uint64_t)r->pool->pool.limits.pages * sizeof(struct payload_handle);
+	return kind->in_bytes;
+}
+
 static bool copy_payload(struct request *r)
 {
 	struct session *s = r->session;
@@ -138,6 +157,10 @@ static bool copy_payload(struct request *r)
 		return refused(r, WIRE_EINVAL, "%s: %u bytes of input, at least %u are needed",
 			       wire_opcode_name(r->entry.opcode), r->entry.in_bytes,
 			       r->kind->in_bytes);
+	if (!r->kind->head_only && r->kind->in_bytes && r->entry.in_bytes > most_input(r))
+		return refused(r, WIRE_EINVAL, "%s: %u bytes of input, at most %llu can be needed",
+			       wire_opcode_name(r->entry.opcode), r->entry.in_bytes,
+			       (unsigned long long)most_input(r));
 	if (r->entry.out_bytes < r->kind->out_bytes)
 		return refused(
 		    r, WIRE_EINVAL, "%s: %u bytes for the answer, at least %u are needed",

@@ -44,7 +44,7 @@ void core_pool_drop(struct core_pool *p)
 	p->state = CORE_POOL_DROPPING;
 	p->freeing = false;
 	p->drop_result = 0;
-	p->dropped_bytes = p->memory.segment.bytes;
+	p->dropped_bytes = p->memory.segment.bytes + p->memory.retained.bytes;
 	p->core->n_dropping++;
 }
 
@@ -53,11 +53,8 @@ static void redeclare(struct core_pool *p)
 {
 	struct core *c = p->core;
 
-	p->memory = (struct device_memory){.segment = SEGMENT_NONE};
-	geometry_free(&p->geometry);
-	p->geometry = (struct geometry){0};
-	free(p->layers);
-	p->layers = NULL;
+	p->memory = (struct device_memory){.segment = SEGMENT_NONE, .retained = SEGMENT_NONE};
+	core_pool_undescribe(p);
 	p->description = (struct payload_pool){0};
 	memset(p->stamp, 0, sizeof(p->stamp));
 	p->plan = (struct plan){0};
@@ -107,7 +104,8 @@ static void give_back(struct core_pool *p)
 				     .zeroed = p->mover.zeroed,
 				     .copied = p->mover.copied,
 				     .collisions = p->pool.prefix.collisions,
-				     .refused_references = p->pool.pages.refused_references};
+				     .refused_references = p->pool.pages.refused_references,
+				     .states = p->pool.images.counts};
 	core_pool_publish(p);
 	pool_deinit(&p->pool);
 	p->mover = (struct mover){0};
@@ -124,6 +122,7 @@ void core_pool_remember(struct core_pool *p)
 	p->mover.copied = p->past.copied;
 	p->pool.prefix.collisions = p->past.collisions;
 	p->pool.pages.refused_references = p->past.refused_references;
+	p->pool.images.counts = p->past.states;
 }
 
 bool core_pools_drop_turn(struct core *c)

@@ -62,6 +62,9 @@ int listener_new(const char *path, struct core *core, struct listener **out)
 		return -ENOMEM;
 	l->core = core;
 	l->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (l->epoll < 0)
+		r = -errno;
+	l->spare = l->epoll < 0 ? -1 : fcntl(l->epoll, F_DUPFD_CLOEXEC, 0);
 	l->path = strdup(path);
 	l->admin_gid = group_find(GROUP_ADMIN);
 	l->socket = bind_socket(path);
@@ -69,11 +72,11 @@ int listener_new(const char *path, struct core *core, struct listener **out)
 	list_init(&l->peers);
 	list_init(&l->buried);
 	list_init(&l->watched);
-	if (l->epoll < 0 || !l->path)
-		r = l->path ? -errno : -ENOMEM;
-	else if (l->socket < 0)
+	if (!r && !l->path)
+		r = -ENOMEM;
+	if (!r && l->socket < 0)
 		r = l->socket;
-	else
+	if (!r)
 		r = add_watch(l, &l->accepting, l->socket, EPOLLIN);
 	core->hooks.context = l;
 	if (r) {
@@ -147,6 +150,8 @@ void listener_free(struct listener **pl)
 	}
 	if (l->epoll >= 0)
 		close(l->epoll);
+	if (l->spare >= 0)
+		close(l->spare);
 	free(l->path);
 	free(l);
 	*pl = NULL;
@@ -154,14 +159,32 @@ void listener_free(struct listener **pl)
 
 /* ---- who comes ---- */
 
+/* No descriptor is left: with the one in reserve the caller is told so by a hang-up, else it
+ * would wait and keep the core awake. */
+static void turn_away(struct listener *l)
+{
+	int fd;
+
+	core_count(l->core, COUNTER_sessions_refused_memory);
+	if (l->spare >= 0)
+		close(l->spare);
+	fd = accept4(l->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd >= 0)
+		close(fd);
+	l->spare = fcntl(l->epoll, F_DUPFD_CLOEXEC, 0);
+}
+
 static void accept_peers(struct listener *l)
 {
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		int fd = accept4(l->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		struct peer *p;
 
-		if (fd < 0)
+		if (fd < 0) {
+			if (errno == EMFILE || errno == ENFILE)
+				turn_away(l);
 			return;
+		}
 		p = peer_new(l, fd);
 		if (!p) {
 			core_count(l->core, COUNTER_sessions_refused_memory);

@@ -72,7 +72,7 @@ static bool batch_check(struct request *r)
 
 	if (r->batch)
 		return refused(r, WIRE_EINVAL, "a batch inside a batch");
-	if (n == 0 || n > UINT32_MAX / sizeof(struct submission) ||
+	if (n == 0 || n > REQUEST_BATCH_MOST ||
 	    r->entry.in_bytes != n * sizeof(struct submission) ||
 	    r->entry.out_bytes < n * sizeof(struct completion))
 		return refused(r, WIRE_EINVAL,

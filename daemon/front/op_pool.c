@@ -198,14 +198,7 @@ static bool compute_plan(struct request *r, struct core_pool *p)
 
 static void forget_description(struct core_pool *p)
 {
-	geometry_free(&p->geometry);
-	p->geometry = (struct geometry){0};
-	free(p->layers);
-	p->layers = NULL;
-	free(p->sections);
-	p->sections = NULL;
-	free(p->layout.sections);
-	p->layout = (struct hybrid_layout){0};
+	core_pool_undescribe(p);
 	p->state = CORE_POOL_DECLARED;
 }
 

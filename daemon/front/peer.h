@@ -30,6 +30,7 @@ struct listener {
 	uint32_t admin_gid; /* the operators' group */
 	int epoll;
 	int socket;
+	int spare; /* a descriptor to give up when there are no more */
 	char *path;
 	struct watch accepting;
 	struct list peers;

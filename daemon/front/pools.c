@@ -47,13 +47,22 @@ void core_pools_deinit(struct core *c)
 		}
 		segment_free(&p->memory.segment);
 		segment_free(&p->memory.retained);
-		geometry_free(&p->geometry);
-		free(p->layout.sections);
-		free(p->sections);
-		free(p->layers);
+		core_pool_undescribe(p);
 		free(p);
 	}
 	c->n_pools = 0;
+}
+
+void core_pool_undescribe(struct core_pool *p)
+{
+	geometry_free(&p->geometry);
+	p->geometry = (struct geometry){0};
+	free(p->layers);
+	p->layers = NULL;
+	free(p->sections);
+	p->sections = NULL;
+	free(p->layout.sections);
+	p->layout = (struct hybrid_layout){0};
 }
 
 void core_pool_settle(struct core_pool *p)
@@ -171,13 +180,13 @@ static void publish_states(struct core_pool *p)
 	pool_counters_set(c, COUNTER_pool_lanes_used, s->n_lanes - s->lanes_free);
 	pool_counters_set(c, COUNTER_retained_slots_capacity, s->n_images);
 	pool_counters_set(c, COUNTER_retained_slots_used, s->in_use);
-	pool_counters_set(c, COUNTER_checkpoint_captures, s->captures[IMAGE_CHECKPOINT]);
-	pool_counters_set(c, COUNTER_checkpoint_claims, s->claims[IMAGE_CHECKPOINT]);
-	pool_counters_set(c, COUNTER_checkpoint_discards, s->given_up[IMAGE_CHECKPOINT]);
-	pool_counters_set(c, COUNTER_prefix_captures, s->captures[IMAGE_PREFIX]);
-	pool_counters_set(c, COUNTER_prefix_claims, s->claims[IMAGE_PREFIX]);
-	pool_counters_set(c, COUNTER_prefix_discards, s->given_up[IMAGE_PREFIX]);
-	pool_counters_set(c, COUNTER_captures_replaced, s->replaced);
+	pool_counters_set(c, COUNTER_checkpoint_captures, s->counts.captures[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_checkpoint_claims, s->counts.claims[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_checkpoint_discards, s->counts.given_up[IMAGE_CHECKPOINT]);
+	pool_counters_set(c, COUNTER_prefix_captures, s->counts.captures[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_prefix_claims, s->counts.claims[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_prefix_discards, s->counts.given_up[IMAGE_PREFIX]);
+	pool_counters_set(c, COUNTER_captures_replaced, s->counts.replaced);
 	pool_counters_set(c, COUNTER_capture_skips_exists, skips[CAPTURE_EXISTS]);
 	pool_counters_set(c, COUNTER_capture_skips_no_slot, skips[CAPTURE_NO_SLOT]);
 	pool_counters_set(c, COUNTER_capture_skips_short, skips[CAPTURE_SHORT]);

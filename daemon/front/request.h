@@ -15,6 +15,7 @@
 #include "daemon/front/session.h"
 
 #define REQUEST_INLINE_BYTES 192
+#define REQUEST_BATCH_MOST   1024 /* operations of a batch */
 
 struct request;
 

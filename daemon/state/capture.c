@@ -139,11 +139,11 @@ static void join(struct pool *p, uint32_t image)
 	if (it->is_user)
 		it->user = image_name(s, image);
 	if (it->is_user && user != IMAGE_NONE && user != before) {
-		s->replaced++;
+		s->counts.replaced++;
 		pool_give_up(p, user);
 	}
 	if (before != user || it->is_user) {
-		s->replaced++;
+		s->counts.replaced++;
 		pool_give_up(p, before);
 	}
 }

@@ -140,7 +140,7 @@ void image_filled(struct images *s, uint32_t image)
 	must(it->state == IMAGE_FILLING);
 	it->state = IMAGE_VALID;
 	list_append(&s->order[it->kind], &it->in_order);
-	s->captures[it->kind]++;
+	s->counts.captures[it->kind]++;
 }
 
 void image_touch(struct images *s, uint32_t image)
@@ -158,7 +158,7 @@ void image_give(struct images *s, uint32_t image)
 
 	must(it->state != IMAGE_FREE && it->claims == 0);
 	if (it->state != IMAGE_FILLING)
-		s->given_up[it->kind]++;
+		s->counts.given_up[it->kind]++;
 	it->state = IMAGE_FREE;
 	it->id = 0;
 	list_remove(&it->in_order);

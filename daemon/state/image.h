@@ -74,6 +74,11 @@ struct lane {
 	uint8_t current; /* slot 0 or 1 holds the state */
 };
 
+struct image_counts { /* they only grow */
+	uint64_t captures[IMAGE_KINDS], claims[IMAGE_KINDS], given_up[IMAGE_KINDS];
+	uint64_t replaced; /* given up because their lineage went on */
+};
+
 struct images {
 	struct image *image; /* [n_images]: one a retained slot */
 	struct lane *lane;   /* [n_lanes] */
@@ -83,8 +88,7 @@ struct images {
 	uint64_t next_id, next_lineage;
 	struct list free_images;
 	struct list order[IMAGE_KINDS];
-	uint64_t captures[IMAGE_KINDS], claims[IMAGE_KINDS], given_up[IMAGE_KINDS];
-	uint64_t replaced; /* given up because their lineage went on */
+	struct image_counts counts;
 };
 
 int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images); /* 0 or -ENOMEM */

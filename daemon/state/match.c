@@ -311,7 +311,7 @@ static void find_state(struct match *m)
 	if (m->partial != NODE_NONE)
 		pool_hold(p, m->partial);
 	p->images.image[m->image].claims++;
-	p->images.claims[p->images.image[m->image].kind]++;
+	p->images.counts.claims[p->images.image[m->image].kind]++;
 	image_touch(&p->images, m->image);
 }
 
