@@ -178,6 +178,7 @@ static uint32_t run_new(struct retain *r, uint64_t tick, enum retain_part part, 
 		r->orders[ns] = order_new(r);
 		if (!r->orders[ns])
 			return RUN_NONE;
+		r->name_spaces |= 1ull << ns;
 	}
 	if (at != RUN_NONE) {
 		r->first_free = r->runs[at].tail;
@@ -362,13 +363,11 @@ uint32_t retain_next(const struct retain *r, uint64_t namespaces)
 	uint32_t best = RUN_NONE;
 	double least = 0;
 
-	for (uint32_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-		const struct retain_order *o = r->orders[ns];
+	for (uint64_t left = namespaces & r->name_spaces; left; left &= left - 1) {
+		const struct retain_order *o = r->orders[__builtin_ctzll(left)];
 		double index = 0;
 		uint32_t run;
 
-		if (!o || !(namespaces >> ns & 1))
-			continue;
 		run = r->learned ? learned_victim(r, o, &index) : lru_victim(r, o);
 		if (run == RUN_NONE)
 			continue;

@@ -75,6 +75,7 @@ struct retain {
 	uint64_t tick;    /* opens so far; the first one has tick 1 */
 	uint32_t *run_at; /* [2 * RETAIN_WINDOW]: run of (tick, part), or RUN_NONE - stored + 1 */
 	struct retain_order *orders[RETAIN_NAMESPACES];
+	uint64_t name_spaces;           /* a bit for each that has one */
 	struct retain_learned *learned; /* NULL: lru */
 };
 

@@ -516,6 +516,20 @@ static void a_clock_that_runs_past_the_window_keeps_pages_and_forgets_ghosts(voi
 	world_check(&w.pool);
 }
 
+static void equal_keys_break_nothing(void **state)
+{
+	(void)state;
+	for (uint32_t bits = 1; bits <= 4; bits++) {
+		w = (struct world){.random = bits};
+		init_learned(80, 32, true);
+		world_maker.kept_bits = bits;
+		random_requests(1000, ALL);
+		assert_true(w.pool.prefix.collisions > 0);
+		if (bits < 4)
+			world_deinit(&w.pool);
+	}
+}
+
 static void the_shadow_counts_what_lru_would_have_had(void **state)
 {
 	struct pool_limits limits = {.pages = 80,
@@ -563,6 +577,7 @@ int main(void)
 	    TEST(all_pages_may_be_in_use),
 	    TEST(after_long_without_a_match_reuse_is_learned_again),
 	    TEST(a_clock_that_runs_past_the_window_keeps_pages_and_forgets_ghosts),
+	    TEST(equal_keys_break_nothing),
 	    TEST(the_shadow_counts_what_lru_would_have_had),
 	};
 
