@@ -18,6 +18,7 @@
 #include "daemon/base/timers.h"
 #include "daemon/config.h"
 #include "daemon/counters.h"
+#include "daemon/front/layout.h"
 #include "daemon/state/plan.h"
 #include "daemon/state/seq.h"
 #include "daemon/tier/mover.h"
@@ -68,14 +69,6 @@ struct pool_past { /* what a pool has counted before it was dropped: counters on
 	struct pool_stats stats;
 	uint64_t zeroed, copied, collisions, refused_references;
 	struct image_counts states;
-};
-
-struct hybrid_layout { /* where images lie; all 0 in a dense pool */
-	uint32_t n;    /* sections */
-	struct payload_section_place *sections;
-	uint64_t state_offset, state_stride; /* in the pool's memory */
-	uint64_t ring_offset, ring_stride;
-	uint64_t slot_bytes, retained_bytes;
 };
 
 struct core_pool {

@@ -58,7 +58,7 @@ struct pool_limits {
 	uint64_t prefix_budget; /* indexed pages; 0 = no reuse */
 	enum retain_policy order;
 	bool shadow_lru; /* count what LRU would have had */
-	uint32_t lanes;         /* of a hybrid pool; 0: it is dense */
+	uint32_t lanes;  /* of a hybrid pool; 0: it is dense */
 	uint32_t retained_slots;
 	uint32_t min_capture_tokens; /* no state is captured before */
 };

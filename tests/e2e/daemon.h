@@ -57,6 +57,9 @@ uint64_t daemon_pool_counter(const struct daemon *d, const char *pool, const cha
 /* Wait until it has this value; what it has at the end. */
 uint64_t daemon_await(const struct daemon *d, const char *pool, const char *name, uint64_t value,
 		      unsigned within_ms);
+/* Every look, stop and kill notes which counters have moved, for tests/e2e/counted.sh; so does
+ * this. */
+void daemon_note(const struct daemon *d);
 
 /* What a process uses, from /proc. */
 struct footprint {

@@ -166,8 +166,8 @@ static void put_entry(struct raw *r, const void *detail)
 
 static void an_unknown_operation_ends_the_session(void **state)
 {
-	static const uint16_t unknown[] = {0,  4,  15, 18, 31, 38,  47,     51,        63,
-					   66, 79, 81, 95, 97, 255, 0x8001, UINT16_MAX};
+	static const uint16_t unknown[] = {0,  4,  15, 18, 31, 38,  47,     52,        63,
+					   68, 79, 81, 95, 97, 255, 0x8001, UINT16_MAX};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(unknown) / sizeof(*unknown); i++) {
