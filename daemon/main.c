@@ -308,9 +308,16 @@ static void run(struct kvhost *k)
 	uint64_t busy_ns = k->core.now_ns;
 	uint32_t turns = 0;
 
-	while (!k->stopping || (!core_is_idle(&k->core) && k->core.now_ns < k->stop_ns)) {
-		bool busy = core_turn(&k->core);
+	for (;;) {
+		bool busy;
 
+		/* A signal may have come while it slept: nobody is told of the end before this. */
+		if (k->stopping) {
+			begin_stop(k);
+			if (core_is_idle(&k->core) || k->core.now_ns >= k->stop_ns)
+				break;
+		}
+		busy = core_turn(&k->core);
 		if (busy)
 			busy_ns = k->core.now_ns;
 		if (++turns % LISTEN_TURNS == 0) {
@@ -318,8 +325,6 @@ static void run(struct kvhost *k)
 			beat(k, false);
 			feed_watchdog(k);
 		}
-		if (k->stopping)
-			begin_stop(k);
 		if (busy)
 			continue;
 		if (k->core.now_ns - busy_ns > spin_ns || k->stopping)

@@ -160,7 +160,7 @@ struct kvhost_sequence {
 	uint64_t serial;
 	uint32_t index, generation;
 	uint32_t holds;
-	bool closed; /* freed with the last hold */
+	bool closed;        /* freed with the last hold */
 	bool hybrid, stale; /* stale: the table must be read again */
 	uint32_t page_tokens;
 	uint32_t max_pages; /* that the pool lets a sequence have */

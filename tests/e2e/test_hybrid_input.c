@@ -23,10 +23,9 @@
 #define OUT      (64u << 10)
 #define SECTIONS 3u
 
-static const char config[] =
-    "{\"pools\": [" HYBRID_POOL("hybrid",
-				", \"lanes\": 2, \"retained_slots\": 2, \"default_deadline_us\": "
-				"300000") ", " HYBRID_POOL("dense", "") "]}\n";
+static const char config[] = "{\"pools\": [" HYBRID_POOL(
+    "hybrid", ", \"lanes\": 2, \"retained_slots\": 2, \"default_deadline_us\": "
+	      "300000") ", " HYBRID_POOL("dense", "") "]}\n";
 
 static struct daemon d;
 static struct engine e;
