@@ -438,22 +438,23 @@ static void a_step_waits_for_the_copy_of_a_checkpoint_that_was_given_up(void **s
 	assert_non_null(e.info->memory);
 	engine_tokens(tokens, N, 0, 1);
 	a = hybrid_open(&e, tokens, N, 0, 60, &found);
-	/* Deadlines are short: a step is prepared by hand, in memory. */
-	while ((result = kvhost_step_begin(a, 60, 0, &step)) == KVHOST_ETIMEDOUT)
+	/* At the end of a page: no page must be copied first. Deadlines are short: a step is
+	 * prepared by hand, in memory. */
+	while ((result = kvhost_step_begin(a, 48, 0, &step)) == KVHOST_ETIMEDOUT)
 		;
 	assert_int_equal(result, 0);
 	mapped = (uint8_t *)e.info->memory + e.info->ring_offset +
 		 step.ring_slot * e.info->ring_stride + e.info->sections[2].offset;
 	hybrid_fill(mapped, HYBRID_RING, 1, HYBRID_RING_SECTION);
-	assert_int_equal(kvhost_step_commit(&step, 60, NULL, 0, NULL, 0), 0);
-	result = kvhost_checkpoint(a, 60, &outcome);
+	assert_int_equal(kvhost_step_commit(&step, 48, NULL, 0, NULL, 0), 0);
+	result = kvhost_checkpoint(a, 48, &outcome);
 	assert_true(result == KVHOST_ETIMEDOUT || result == 0);
 	while ((result = kvhost_step_begin(a, 62, 0, &step)) == KVHOST_ETIMEDOUT)
 		;
 	assert_int_equal(result, 0);
 	hybrid_fill(mapped, HYBRID_RING, 2, HYBRID_RING_SECTION);
 	b = hybrid_open(&e, tokens, N, 0, 60, &found);
-	assert_int_equal(found.cached_tokens, 60);
+	assert_int_equal(found.cached_tokens, 48);
 	hybrid_fill(ring, HYBRID_RING, 1, HYBRID_RING_SECTION);
 	assert_int_equal(kvhost_step_abort(&step), 0);
 	while ((result = kvhost_step_begin(b, 62, 0, &step)) == KVHOST_ETIMEDOUT)
@@ -466,6 +467,42 @@ static void a_step_waits_for_the_copy_of_a_checkpoint_that_was_given_up(void **s
 	assert_int_equal(kvhost_close(&a), 0);
 	assert_int_equal(kvhost_close(&b), 0);
 	engine_stop(&e);
+	expect_nothing_used();
+}
+
+static void a_lane_stays_with_a_process_that_may_still_write_to_it(void **state)
+{
+	struct kvhost_open_result found;
+	struct kvhost_sequence *a;
+	struct kvhost_step step;
+	uint32_t tokens[N];
+	pid_t child;
+
+	(void)state;
+	start(HYBRID_POOL("hybrid", SLOTS ", \"map\": true"));
+	engine_tokens(tokens, N, 0, 1);
+	child = fork_client();
+	if (child == 0) {
+		hybrid_start(&e, d.socket, "hybrid", STATE, 1);
+		a = hybrid_open(&e, tokens, N, 0, 60, &found);
+		if (kvhost_step_begin(a, 40, 0, &step))
+			_exit(1);
+		engine_stop(&e);
+		for (;;)
+			pause_ms(1000);
+	}
+	assert_int_equal(daemon_await(&d, "hybrid", "pool_pages_quarantined", 3, LONG_MS), 3);
+	assert_int_equal(daemon_await(&d, "hybrid", "pool_sequences", 0, LONG_MS), 0);
+	assert_int_equal(pool_counter("pool_lanes_used"), 1);
+	/* Three are left, for others. */
+	hybrid_start(&e, d.socket, "hybrid", STATE, 1);
+	for (uint32_t i = 0; i < 3; i++)
+		(void)hybrid_open(&e, tokens, N, 0, 60, &found);
+	assert_int_equal(daemon_await(&d, "hybrid", "pool_lanes_used", 4, LONG_MS), 4);
+	engine_stop(&e);
+	assert_int_equal(daemon_await(&d, "hybrid", "pool_lanes_used", 1, LONG_MS), 1);
+	(void)kill(child, SIGKILL);
+	assert_true(WIFSIGNALED(await_child(child, LONG_MS)));
 	expect_nothing_used();
 }
 
@@ -485,6 +522,7 @@ int main(void)
 	    TEST(a_client_claims_what_another_one_captured),
 	    TEST(a_client_that_is_killed_in_a_copy_takes_nothing_with_it),
 	    TEST(without_a_free_slot_a_capture_is_counted_and_nothing_else_changes),
+	    TEST(a_lane_stays_with_a_process_that_may_still_write_to_it),
 	    TEST(a_step_waits_for_the_copy_of_a_checkpoint_that_was_given_up),
 	};
 

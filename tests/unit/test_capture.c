@@ -370,6 +370,19 @@ static void a_lane_is_free_again_when_its_copies_are_done(void **state)
 	assert_int_equal(pool.images.lanes_free, LANES);
 }
 
+static void a_lane_is_wiped_for_another_namespace(void **state)
+{
+	struct images *s = &pool.images;
+
+	(void)state;
+	assert_false(lane_use(s, 1, 3)); /* nobody's yet: zeros */
+	assert_false(lane_use(s, 1, 3));
+	assert_true(lane_use(s, 1, 0));
+	assert_false(lane_use(s, 1, 0));
+	assert_true(lane_use(s, 1, 3));
+	assert_false(lane_use(s, 0, 3));
+}
+
 static void without_a_lane_an_open_waits(void **state)
 {
 	struct seq *s[LANES + 1];
@@ -400,6 +413,7 @@ int main(void)
 	    TEST(captures_are_skipped_with_their_reasons),
 	    TEST(points_are_ascending_and_outside_images),
 	    TEST(a_lane_is_free_again_when_its_copies_are_done),
+	    TEST(a_lane_is_wiped_for_another_namespace),
 	    TEST(without_a_lane_an_open_waits),
 	};
 
