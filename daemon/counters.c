@@ -90,9 +90,9 @@ static const struct row namespace_rows[] = {
 _Static_assert(COUNTER_sessions_closed_quota - COUNTER_sessions_closed_client ==
 		   WIRE_BYE_COUNT - 1 - WIRE_BYE_CLIENT,
 	       "a row for each reason of bye");
-_Static_assert(COUNTER_pool_misses_restore - COUNTER_pool_misses_no_match ==
-		   PAYLOAD_MISS_COUNT - 1 - PAYLOAD_MISS_NO_MATCH,
-	       "a row for each reason of a miss");
+_Static_assert(COUNTER_pool_misses_gone - COUNTER_pool_misses_no_match ==
+		   PAYLOAD_MISS_GONE - PAYLOAD_MISS_NO_MATCH,
+	       "a row for each reason of a miss that the daemon has: it fetches nothing yet");
 
 struct statsfile_size counters_size(uint32_t max_pools, uint32_t max_sessions)
 {
@@ -280,6 +280,6 @@ enum counter counter_of_bye(enum wire_bye reason)
 
 enum pool_counter counter_of_miss(enum payload_miss reason)
 {
-	must(reason > PAYLOAD_MISS_NONE && reason < PAYLOAD_MISS_COUNT);
+	must(reason > PAYLOAD_MISS_NONE && reason <= PAYLOAD_MISS_GONE);
 	return COUNTER_pool_misses_no_match + (reason - PAYLOAD_MISS_NO_MATCH);
 }

@@ -148,7 +148,7 @@ void counters_time(struct counters *c, enum histogram name, uint64_t ns);
 
 /* The counter of sessions that ended for this reason. */
 enum counter counter_of_bye(enum wire_bye reason);
-/* The counter of opens that missed for this reason; not PAYLOAD_MISS_NONE. */
+/* The counter of opens that missed for this reason; not PAYLOAD_MISS_NONE, and none of fetching. */
 enum pool_counter counter_of_miss(enum payload_miss reason);
 
 #endif

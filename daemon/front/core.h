@@ -65,10 +65,17 @@ enum core_pool_state {
 	CORE_POOL_DROPPING, /* nobody uses it; its memory is given back; attach waits */
 };
 
+struct order_sums { /* of the learned order, of all that the pool ever was */
+	struct retain_counts counts;
+	uint64_t refreshes;
+};
+
 struct pool_past { /* what a pool has counted before it was dropped: counters only grow */
 	struct pool_stats stats;
 	uint64_t zeroed, copied, collisions, refused_references;
 	struct image_counts states;
+	struct order_sums order;
+	uint64_t shadow_hits;
 };
 
 struct core_pool {
@@ -126,7 +133,6 @@ struct sequence {
 	uint64_t used_ns;
 	uint64_t step_ns;
 	uint64_t charged;              /* heap bytes */
-	uint32_t rows;                 /* row operations in flight */
 	uint32_t system_end, user_end; /* offsets that the client named at open */
 	bool interactive;
 	bool closing;
@@ -219,6 +225,7 @@ void core_pool_settle(struct core_pool *p);
 void core_pool_fail(struct core_pool *p);       /* its memory is gone */
 void core_pool_undescribe(struct core_pool *p); /* no longer what the first attach said */
 void core_pool_publish(struct core_pool *p);    /* counters to the stats file */
+struct order_sums order_sums(const struct core_pool *p);
 void order_publish(struct core_pool *p);        /* its part of them */
 
 /* ---- front/sequences.c ---- */

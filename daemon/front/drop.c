@@ -105,7 +105,9 @@ static void give_back(struct core_pool *p)
 				     .copied = p->mover.copied,
 				     .collisions = p->pool.prefix.collisions,
 				     .refused_references = p->pool.pages.refused_references,
-				     .states = p->pool.images.counts};
+				     .states = p->pool.images.counts,
+				     .order = order_sums(p),
+				     .shadow_hits = p->pool.shadow.hits};
 	core_pool_publish(p);
 	pool_deinit(&p->pool);
 	p->mover = (struct mover){0};
@@ -123,6 +125,7 @@ void core_pool_remember(struct core_pool *p)
 	p->pool.prefix.collisions = p->past.collisions;
 	p->pool.pages.refused_references = p->past.refused_references;
 	p->pool.images.counts = p->past.states;
+	p->pool.shadow.hits = p->past.shadow_hits;
 }
 
 bool core_pools_drop_turn(struct core *c)

@@ -21,22 +21,38 @@ static void set(struct core_pool *p, uint32_t counter, uint64_t value)
 	pool_counters_set(p->counters, (enum pool_counter)counter, value);
 }
 
-void order_publish(struct core_pool *p)
+struct order_sums order_sums(const struct core_pool *p)
 {
 	const struct retain *retain = &p->pool.retain;
 	const struct retain_counts *counts = retain_counts(retain);
+	struct order_sums sums = p->past.order;
 
-	set(p, COUNTER_pool_shadow_hits, p->pool.shadow.hits);
 	if (!counts)
-		return;
+		return sums;
 	for (uint32_t i = 0; i < REUSE_CLASSES; i++) {
-		set(p, COUNTER_pool_hits_turn0_new + i, counts->hits[i]);
-		set(p, COUNTER_pool_misses_turn0_new + i, counts->misses[i]);
-		set(p, COUNTER_pool_evictions_turn0_new + i, counts->evictions[i]);
+		sums.counts.hits[i] += counts->hits[i];
+		sums.counts.misses[i] += counts->misses[i];
+		sums.counts.evictions[i] += counts->evictions[i];
 	}
-	set(p, COUNTER_pool_ghosts, retain_ghosts(retain)->used);
-	set(p, COUNTER_pool_ghosts_bytes, keyset_bytes(retain_ghosts(retain)));
-	set(p, COUNTER_pool_order_refreshes, retain_reuse(retain)->refreshes);
+	sums.refreshes += retain_reuse(retain)->refreshes;
+	return sums;
+}
+
+void order_publish(struct core_pool *p)
+{
+	const struct keyset *ghosts = retain_ghosts(&p->pool.retain);
+	struct order_sums sums = order_sums(p);
+
+	set(p, COUNTER_pool_ghosts, ghosts ? ghosts->used : 0);
+	set(p, COUNTER_pool_ghosts_bytes, ghosts ? keyset_bytes(ghosts) : 0);
+	if (p->pool.limits.pages)
+		set(p, COUNTER_pool_shadow_hits, p->pool.shadow.hits);
+	for (uint32_t i = 0; i < REUSE_CLASSES; i++) {
+		set(p, COUNTER_pool_hits_turn0_new + i, sums.counts.hits[i]);
+		set(p, COUNTER_pool_misses_turn0_new + i, sums.counts.misses[i]);
+		set(p, COUNTER_pool_evictions_turn0_new + i, sums.counts.evictions[i]);
+	}
+	set(p, COUNTER_pool_order_refreshes, sums.refreshes);
 }
 
 static json_t *class_line(const struct core_pool *p, uint32_t class)

@@ -130,10 +130,15 @@ static void publish_gauges(struct core_pool *p)
 	pool_counters_set(c, COUNTER_pool_pages_quarantined, x->pages.count[PAGE_QUARANTINED]);
 	pool_counters_set(c, COUNTER_pool_table_refs, x->live + x->pages.count[PAGE_PRIVATE]);
 	pool_counters_set(c, COUNTER_pool_prefix_refs, x->indexed);
+	pool_counters_set(c, COUNTER_pool_execution_pins, x->open_steps);
 	pool_counters_set(c, COUNTER_pool_transfer_pins, count_pins(p));
 	pool_counters_set(c, COUNTER_pool_active_transactions, x->open_steps);
 	pool_counters_set(c, COUNTER_pool_sequences, x->sequences);
 	pool_counters_set(c, COUNTER_prefix_retained_pages, pool_retained(x));
+	pool_counters_set(c, COUNTER_pool_lanes_capacity, x->images.n_lanes);
+	pool_counters_set(c, COUNTER_pool_lanes_used, x->images.n_lanes - x->images.lanes_free);
+	pool_counters_set(c, COUNTER_retained_slots_capacity, x->images.n_images);
+	pool_counters_set(c, COUNTER_retained_slots_used, x->images.in_use);
 }
 
 static void publish_sums(struct core_pool *p)
@@ -155,7 +160,7 @@ static void publish_sums(struct core_pool *p)
 	pool_counters_set(c, COUNTER_pool_open_hits, s->open_hits);
 	pool_counters_set(c, COUNTER_pool_reused_tokens, s->reused_tokens);
 	pool_counters_set(c, COUNTER_pool_prompt_tokens, s->prompt_tokens);
-	for (uint32_t i = PAYLOAD_MISS_NONE + 1; i < PAYLOAD_MISS_COUNT; i++)
+	for (uint32_t i = PAYLOAD_MISS_NONE + 1; i <= PAYLOAD_MISS_GONE; i++)
 		pool_counters_set(c, counter_of_miss((enum payload_miss)i), s->misses[i]);
 	pool_counters_set(c, COUNTER_prefix_hits, s->reused_tokens / page_tokens);
 	pool_counters_set(c, COUNTER_prefix_misses, s->pages_missed);
@@ -176,10 +181,6 @@ static void publish_states(struct core_pool *p)
 	const uint64_t *skips = p->pool.stats.capture_skips;
 	struct pool_counters *c = p->counters;
 
-	pool_counters_set(c, COUNTER_pool_lanes_capacity, s->n_lanes);
-	pool_counters_set(c, COUNTER_pool_lanes_used, s->n_lanes - s->lanes_free);
-	pool_counters_set(c, COUNTER_retained_slots_capacity, s->n_images);
-	pool_counters_set(c, COUNTER_retained_slots_used, s->in_use);
 	pool_counters_set(c, COUNTER_checkpoint_captures, s->counts.captures[IMAGE_CHECKPOINT]);
 	pool_counters_set(c, COUNTER_checkpoint_claims, s->counts.claims[IMAGE_CHECKPOINT]);
 	pool_counters_set(c, COUNTER_checkpoint_discards, s->counts.given_up[IMAGE_CHECKPOINT]);

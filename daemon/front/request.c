@@ -164,6 +164,20 @@ bool reply_pages(struct request *r, uint32_t skip_bytes, const struct seq *s, ui
 	return written;
 }
 
+/* Is the step over before this request's turn would have come? */
+static bool is_behind_end(const struct request *r)
+{
+	const struct sequence *q = r->sequence;
+
+	if (list_is_empty(&r->in_queue))
+		return false;
+	for (const struct list *at = q->queue.next; at != &r->in_queue; at = at->next) {
+		if (list_entry(at, struct request, in_queue)->kind->final)
+			return true;
+	}
+	return false;
+}
+
 /* An operation that names an open step and fails poisons it: what is queued behind it must not
  * publish what was never written. A receipt that does not fit leaves the step as it was. */
 static void poison(struct request *r)
@@ -173,7 +187,7 @@ static void poison(struct request *r)
 	if (!q || !q->step.generation || r->reply.status == 0)
 		return;
 	if (!r->kind->rows || r->entry.index != q->step.index ||
-	    r->entry.generation != q->step.generation)
+	    r->entry.generation != q->step.generation || is_behind_end(r))
 		return;
 	q->seq->step.poisoned = true;
 }
@@ -213,10 +227,7 @@ void request_finish(struct request *r)
 		s->in_flight--;
 		s->reserved_in_flight -= r->kind->reserved;
 	}
-	if (q && r->kind->rows && r->started) {
-		must(q->rows > 0);
-		q->rows--;
-	}
+
 	request_free(r);
 	if (batch) {
 		batch->u.batch_of.item = NULL;
@@ -257,8 +268,7 @@ void request_start(struct request *r)
 
 		r->started = true;
 		timers_disarm(&c->timers, &r->timer);
-		if (rows)
-			q->rows++;
+
 		if (q)
 			sequence_touch(q);
 		/* Rows behind it may start as well; it may be gone when request_go returns. */

@@ -24,7 +24,6 @@ struct session_memory { /* shared with a client; unmapped once nobody uses it */
 	struct segment control;
 	struct segment window;
 	uint32_t users; /* the session and jobs in flight */
-	struct job release;
 	/* Give it back; may be another one than the default for memory that is no segment. */
 	void (*free)(struct session_memory *m);
 };

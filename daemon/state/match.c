@@ -399,12 +399,12 @@ void match_count(const struct match *m)
 	uint32_t tokens = match_tokens(m);
 
 	must(m->done);
-	s->misses[match_reason(m)] += match_reason(m) != MATCH_COMPLETE;
 	if (!m->tick) {
 		s->lookups++;
 		s->lookup_hits += tokens > 0;
 		return;
 	}
+	s->misses[match_reason(m)] += match_reason(m) != MATCH_COMPLETE;
 	s->opens++;
 	s->open_hits += tokens > 0;
 	s->prompt_tokens += m->wish->n_tokens;

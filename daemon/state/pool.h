@@ -32,12 +32,10 @@ struct pool_stats { /* counters; they only grow */
 	uint64_t misses[16]; /* by enum match_miss */
 	uint64_t commits, aborts, conflicts;
 	uint64_t published, duplicates, evictions, copies_on_write;
-	uint64_t rejections;    /* reuse asked for and refused by policy */
 	uint64_t publish_stops; /* sequences that publish no more: no node, or no room */
 	uint64_t admission_waits;
 	uint64_t capture_skips[8]; /* by enum capture_skip */
-	uint64_t pages_zeroed, pages_copied;
-	uint64_t steps_ended; /* by the daemon */
+	uint64_t steps_ended;      /* by the daemon */
 };
 
 struct pool_share { /* what one namespace has in it, and may have */

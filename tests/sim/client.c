@@ -42,6 +42,7 @@ void client_start(struct sim_client *c)
 	struct session_wish wish = {.pid = c->number + 1,
 				    .name_space = c->name_space,
 				    .interactive = true,
+				    .admin = true,
 				    .submission_slots = SIM_SUBMISSIONS,
 				    .completion_slots = SIM_COMPLETIONS,
 				    .owner = c};
@@ -58,10 +59,11 @@ void client_start(struct sim_client *c)
 		       SIM_SUBMISSIONS, SIM_COMPLETIONS);
 	w->core_sleeps = false;
 	c->live = c->process = true;
-	c->attached = c->asleep = c->woken = c->wake_pending = false;
+	c->attached = c->asleep = c->woken = c->wake_pending = c->attaching = false;
 	memset(c->ops, 0, sizeof(c->ops));
 	c->in_flight = 0;
-	client_attach_pool(c);
+	c->hybrid = sim_pool(w) ? sim_pool(w)->hybrid : w->hybrid;
+	ask_attach(c);
 }
 
 /* Steps of a mapped pool stay writable for whoever still runs. */
@@ -224,25 +226,4 @@ bool client_reap(struct sim_client *c)
 	if (c->live && !some && chance(c->sim, 20))
 		c->asleep = ring_prepare_sleep(&c->completions);
 	return some;
-}
-
-/* ---- attach ---- */
-
-void client_attach_pool(struct sim_client *c)
-{
-	struct sim_op *o = op_new(c, WIRE_OP_POOL_ATTACH, NULL);
-	struct payload_layer *layers;
-	struct payload_pool *p = op_in(o, sizeof(*p) + 2 * sizeof(*layers));
-
-	p->version = PAYLOAD_VERSION;
-	p->n_layers = 2;
-	p->page_tokens = SIM_PAGE_TOKENS;
-	p->name[0] = 'p';
-	p->tensor_size = p->pipeline_size = 1;
-	layers = (struct payload_layer *)(void *)(p + 1);
-	layers[0] = (struct payload_layer){.kv_heads = 1, .k_head_dim = 2, .v_head_dim = 2};
-	layers[1] = (struct payload_layer){.kv_heads = 1, .k_head_dim = 2, .v_head_dim = 0};
-	o->e.deadline_us = 1u << 31;
-	op_out(o, sizeof(struct payload_pool_info) + 2 * sizeof(struct payload_block));
-	op_send(o);
 }

@@ -15,6 +15,8 @@
 #include "daemon/front/session.h"
 #include "shm/payload.h"
 #include "tests/sim/executor.h"
+#include "tests/sim/images.h"
+#include "tests/sim/pools.h"
 
 #define SIM_FAILED      3 /* exit code of a run in which a check of the simulator failed */
 #define SIM_PAGE_TOKENS 16
@@ -60,6 +62,7 @@ struct sim_view { /* a sequence, as its client knows it */
 	bool step, poisoned;
 	bool stuck; /* the step is over for the client; the daemon waits for an abort */
 	uint32_t start, target, window, step_first; /* table index of its first page */
+	struct sim_slots slots;
 	uint64_t step_ns;
 };
 
@@ -84,6 +87,7 @@ struct sim_op {
 	uint32_t n_items;
 	uint64_t serial; /* of the core's request, once it is seen to wait; 0: not yet */
 	bool waits, admitted, overtook;
+	const struct list *where; /* it waits */
 };
 
 /* ---- clients ---- */
@@ -108,7 +112,8 @@ struct sim_client {
 	struct ring_consumer completions;
 	bool wake_pending; /* a wake message is on its way to the daemon */
 	bool asleep, woken;
-	bool attached;
+	bool attached, attaching;
+	bool hybrid; /* what it takes the pool for */
 	struct slot_handle pool;
 	struct sim_op ops[SIM_OPS];
 	uint32_t in_flight;
@@ -133,13 +138,15 @@ struct sim {
 	struct sim_executor copies, work;
 	struct sim_client clients[SIM_CLIENTS];
 	uint32_t n_clients;
-	bool mapped, quiet, failing, failpoints, windows;
+	bool mapped, quiet, failing, failpoints, windows, hybrid, rules;
 	bool somebody_waits;
 	uint32_t work_rate; /* of 100: how often an executor runs a job */
 	bool core_sleeps, slept;
 	uint64_t sleep_until_ns;
 	uint64_t done;                     /* things that can change what others find */
 	uint64_t cached, opens, evictions; /* to see that a run did something */
+	uint64_t claims, captures, drops;
+	struct sim_captures asked;
 };
 
 /* ---- world.c ---- */
@@ -199,7 +206,6 @@ void op_send(struct sim_op *o);
 void op_forget(struct sim_op *o);
 bool client_reap(struct sim_client *c); /* true: there was something */
 bool client_has_room(const struct sim_client *c, uint32_t ops);
-void client_attach_pool(struct sim_client *c);
 
 /* ---- requests.c: making operations; answers.c: judging what came back ---- */
 
@@ -219,6 +225,7 @@ void ask_cancel(struct sim_client *c);
 void ask_null(struct sim_client *c);
 
 void answer_take(struct sim_op *o, const struct completion *reply);
+bool answer_may_be_late(const struct sim *w, uint64_t since_ns, uint64_t ttl_s);
 
 /* ---- model.c: what may be found ---- */
 
@@ -227,8 +234,7 @@ uint32_t model_match(struct sim *w, const struct sim_text *t, const uint64_t *ch
 		     uint32_t max_cached, bool off, uint32_t *miss);
 /* Nobody else can change what is found until this answer comes. */
 bool model_is_quiet(struct sim *w, const struct sim_view *v); /* v: its writes are no matter */
-/* What is committed is found; unless the sequence has stopped to publish, or the answer came late
- */
+/* What is committed is found; unless it has stopped to publish, or the answer came late. */
 void model_published(struct sim *w, struct sim_view *v, bool exact, uint64_t stops_before);
 void model_evict(const struct pool *p, uint32_t node);
 

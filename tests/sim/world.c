@@ -5,7 +5,6 @@
  */
 #include "tests/sim/sim.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,6 @@
 #include "daemon/base/testing.h"
 #include "shm/guard.h"
 
-static _Alignas(4096) char pool_bytes[SIM_PAGES * 4096ull];
 static const struct sim *running; /* for the text of a panic */
 
 uint32_t below(struct sim *w, uint32_t bound)
@@ -75,27 +73,12 @@ static uint64_t now(void *context)
 	return ((struct sim *)context)->now_ns;
 }
 
-static void make_memory(struct job *job)
-{
-	struct device_memory *m = ((struct device_job *)(void *)job)->memory;
-
-	m->segment = (struct segment){
-	    .memory = pool_bytes, .bytes = sizeof(pool_bytes), .fd = -1, .page_bytes = 4096};
-	job->result = m->pages * m->geometry->page_stride <= sizeof(pool_bytes) ? 0 : -ENOMEM;
-	if (job->result == 0)
-		memset(pool_bytes, 0, m->pages * m->geometry->page_stride);
-}
-
 static void device_submit(struct device *d, struct device_job *job)
 {
 	struct sim *w = (struct sim *)(void *)((char *)d - offsetof(struct sim, device));
 
-	if (job->op != DEVICE_MAKE) {
+	if (!pools_submit(w, job))
 		w->cpu->submit(w->cpu, job);
-		return;
-	}
-	job->job.run = make_memory;
-	d->work->submit(d->work, &job->job);
 }
 
 static struct sim_client *client_of(struct session *s)
@@ -141,6 +124,20 @@ static void hook_gone(void *context, struct session *s)
 
 /* ---- a world ---- */
 
+static void draw_rules(struct sim *w, struct config_namespace *n, uint32_t pages)
+{
+	n->max_pages = CONFIG_NULL;
+	n->guaranteed_pages = 0;
+	if (!w->rules)
+		return;
+	if (chance(w, 50))
+		n->max_pages = 6 + below(w, pages);
+	if (chance(w, 50))
+		n->guaranteed_pages = below(w, pages / 2);
+	if (n->max_pages != CONFIG_NULL && n->guaranteed_pages > n->max_pages)
+		n->guaranteed_pages = n->max_pages;
+}
+
 static void draw_config(struct sim *w)
 {
 	struct config *k = &w->config;
@@ -150,7 +147,9 @@ static void draw_config(struct sim *w)
 	config_start(k);
 	k->n_pools = 1;
 	k->n_namespaces = w->mapped ? 1 : 2;
+	draw_rules(w, &k->namespaces[0], pages);
 	k->namespaces[1] = k->namespaces[0];
+	draw_rules(w, &k->namespaces[1], pages);
 	k->namespaces[1].name[0] = 'o';
 	k->core.spin_us = 50;
 	k->core.job_pages_per_turn = chance(w, 30) ? 1 + below(w, 6) : 256;
@@ -164,7 +163,9 @@ static void draw_config(struct sim *w)
 	    .name = "p",
 	    .pool_bytes = CONFIG_NULL,
 	    .pool_pages = pages,
-	    .lanes = 1,
+	    .lanes = 2 + below(w, SIM_LANES - 1),
+	    .retained_slots = below(w, SIM_RETAINED + 1),
+	    .min_capture_tokens = chance(w, 50) ? 20 : 0,
 	    .kv_cache_dtype = KERNEL_FLOAT32,
 	    .kv_page_size = SIM_PAGE_TOKENS,
 	    .max_sequence_length =
@@ -172,7 +173,9 @@ static void draw_config(struct sim *w)
 	    .enable_prefix_caching = !chance(w, 4),
 	    .max_prefix_cache_pages = chance(w, 50) ? CONFIG_NULL : 4 + below(w, pages),
 	    .map = w->mapped,
-	    .retained_order = CONFIG_RETAINED_LRU,
+	    .retained_order = chance(w, 50) ? CONFIG_RETAINED_LEARNED : CONFIG_RETAINED_LRU,
+	    .shadow_lru = chance(w, 50),
+	    .idle_ttl_s = chance(w, 10) ? 1 + below(w, 5) : 0,
 	    .default_deadline_us = 5000000};
 }
 
@@ -192,6 +195,8 @@ static void draw_world(struct sim *w)
 	w->failing = chance(w, 6);
 	w->failpoints = chance(w, 10);
 	w->windows = chance(w, 25);
+	w->hybrid = chance(w, 45);
+	w->rules = chance(w, 35);
 	w->work_rate = chance(w, 20) ? 2 : 10 + below(w, 90);
 	w->n_clients = 1 + below(w, SIM_CLIENTS);
 	w->now_ns = 1000000000 + random_below(&w->random, 1000000000);
@@ -232,11 +237,15 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 	};
 	draw_keys(w, &o.keys);
 	sim_check(w, core_init(&w->core, &o) == 0, "the core does not start");
-	sim_trace(w, "pages %llu, budget %llu, max %llu, mapped %d, quiet %d, bits %u",
+	sim_trace(w,
+		  "pages %llu, budget %llu, max %llu, mapped %d, quiet %d, hybrid %d, lanes %llu, "
+		  "slots %llu, order %u, rules %d, bits %u",
 		  (unsigned long long)w->config.pools[0].pool_pages,
 		  (unsigned long long)w->config.pools[0].max_prefix_cache_pages,
 		  (unsigned long long)w->config.pools[0].max_sequence_length, w->mapped, w->quiet,
-		  o.keys.kept_bits);
+		  w->hybrid, (unsigned long long)w->config.pools[0].lanes,
+		  (unsigned long long)w->config.pools[0].retained_slots,
+		  w->config.pools[0].retained_order, w->rules, o.keys.kept_bits);
 	for (uint32_t i = 0; i < w->n_clients; i++) {
 		w->clients[i] = (struct sim_client){
 		    .sim = w,
@@ -346,10 +355,13 @@ void sim_end(struct sim *w)
 		client_exit(&w->clients[i]);
 	sim_rest(w);
 	check_empty(w);
-	sim_trace(w, "the end: %llu opens, %llu tokens reused, %llu pages given up",
+	sim_trace(w,
+		  "the end: %llu opens, %llu tokens reused, %llu pages given up, %llu captures, "
+		  "%llu claims, %llu drops",
 		  (unsigned long long)w->opens, (unsigned long long)w->cached,
-		  (unsigned long long)w->evictions);
-	sim_core_pool(w)->memory.segment = SEGMENT_NONE;
+		  (unsigned long long)w->evictions, (unsigned long long)w->captures,
+		  (unsigned long long)w->claims, (unsigned long long)w->drops);
+	pools_leave_memory(w);
 	pool_evict_hook = NULL;
 	core_deinit(&w->core);
 	statsfile_close(&w->stats, STATSFILE_STOPPED);

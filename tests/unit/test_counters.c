@@ -215,13 +215,13 @@ static void every_reason_has_a_counter_of_its_own(void **state)
 	counters_add(&w->counters, counter_of_bye(WIRE_BYE_QUOTA), 3);
 	pool_counters_add(a, counter_of_miss(PAYLOAD_MISS_NO_MATCH), 4);
 	pool_counters_add(a, counter_of_miss(PAYLOAD_MISS_IMAGE), 5);
-	pool_counters_add(a, counter_of_miss(PAYLOAD_MISS_RESTORE), 6);
+	pool_counters_add(a, counter_of_miss(PAYLOAD_MISS_GONE), 6);
 	assert_int_equal(value(w, "sessions_closed_client", ""), 1);
 	assert_int_equal(value(w, "sessions_closed_stalled", ""), 2);
 	assert_int_equal(value(w, "sessions_closed_quota", ""), 3);
 	assert_int_equal(value(w, "pool_misses_no_match", "a"), 4);
 	assert_int_equal(value(w, "pool_misses_image", "a"), 5);
-	assert_int_equal(value(w, "pool_misses_restore", "a"), 6);
+	assert_int_equal(value(w, "pool_misses_gone", "a"), 6);
 }
 
 static void counters_that_agree_are_in_the_group_of_their_owner(void **state)

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_SIM_POOLS_H
+#define TESTS_SIM_POOLS_H
+
+/*
+ * pools: a client's way into the pool and out of it, the end of the pool, and its memory, which is
+ * the process's. One thread.
+ */
+
+#include "daemon/front/session.h"
+
+struct sim;
+struct sim_client;
+struct sim_op;
+struct completion;
+
+void ask_attach(struct sim_client *c);
+/* Without a sequence: leave the pool; outside it: attach, or ask that it be dropped. */
+void ask_detach(struct sim_client *c);
+void ask_pool(struct sim_client *c);
+void took_attach(struct sim_op *o, const struct completion *reply);
+void attach_failed(struct sim_op *o, int status);
+
+void pools_drop(struct sim *w); /* as its idle_ttl_s does, if nobody uses it */
+/* The jobs of a device whose memory is static: MAKE and FREE. False: another one. */
+bool pools_submit(struct sim *w, struct device_job *job);
+/* The static memory must not be unmapped. */
+void pools_leave_memory(struct sim *w);
+
+/* No namespace has more pages than its quota. */
+void pools_check_quotas(struct sim *w);
+/* Which namespaces a page may be taken from before others, by what they have: a bit each. */
+uint64_t pools_weakest(const struct pool *p);
+bool pools_is_forced(const struct pool *p, uint16_t name_space);
+
+#endif
