@@ -358,8 +358,10 @@ static void run(struct kvhost *k)
 		/* A signal may have come while it slept: nobody is told of the end before this. */
 		if (k->stopping) {
 			begin_stop(k);
-			if (core_is_idle(&k->core) || k->core.now_ns >= k->stop_ns)
+			if (core_is_idle(&k->core) || k->core.now_ns >= k->stop_ns) {
+				core_publish(&k->core); /* what the stop has counted */
 				break;
+			}
 		}
 		busy = core_turn(&k->core);
 		if (busy)

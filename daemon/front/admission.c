@@ -70,6 +70,22 @@ bool admission_try(struct request *r, struct seq *seq)
 	return false;
 }
 
+bool admission_session(struct request *r)
+{
+	const struct session *s = r->session;
+	if (s->core->draining)
+		return refused(r, WIRE_ESHUTDOWN, "the daemon is stopping");
+	if (s->core->drained)
+		return refused(r, WIRE_ESHUTDOWN, "the daemon drains");
+	if (s->n_sequences >= s->core->config->core.sequences_per_session)
+		return refused(r, WIRE_EQUOTA,
+			       "the session has %u sequences open; at most %llu "
+			       "(core.sequences_per_session)",
+			       s->n_sequences,
+			       (unsigned long long)s->core->config->core.sequences_per_session);
+	return true;
+}
+
 uint64_t core_namespace_sequences(const struct core *c, uint16_t name_space)
 {
 	uint64_t sum = 0;

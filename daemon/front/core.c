@@ -258,7 +258,7 @@ static void publish_namespaces(struct core *c)
 	}
 }
 
-static void publish(struct core *c)
+void core_publish(struct core *c)
 {
 	c->sums[COUNTER_sessions_attached] = c->n_sessions;
 	c->sums[COUNTER_core_turns] = c->turns;
@@ -313,7 +313,7 @@ void core_tick(struct core *c)
 	if (c->now_ns - c->published_ns < PUBLISH_NS)
 		return;
 	c->published_ns = c->now_ns;
-	publish(c);
+	core_publish(c);
 	fall_asleep(c);
 	if (c->now_ns - c->looked_ns < LOOK_NS)
 		return;
@@ -332,7 +332,7 @@ bool core_prepare_sleep(struct core *c, uint64_t *until_ns)
 		return false;
 	if (!c->copies->prepare_sleep(c->copies) || !c->work->prepare_sleep(c->work))
 		return false;
-	publish(c);
+	core_publish(c);
 	look_at_sessions(c);
 	core_count(c, COUNTER_core_sleeps);
 	*until_ns = timers_next_ns(&c->timers);

@@ -211,6 +211,7 @@ void core_end_sleep(struct core *c);
 void core_tick(struct core *c); /* read the clock, run timers, write counters; now and then */
 
 /* No new sessions or sequences; sessions end with SHUTDOWN. True once nothing is left. */
+void core_publish(struct core *c); /* all counters to the stats file, now */
 void core_drain(struct core *c);
 bool core_is_idle(const struct core *c);
 /* The pages go with the daemon: nobody waits for processes any more. */

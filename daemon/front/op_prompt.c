@@ -73,22 +73,11 @@ static bool prompt_check(struct request *r)
 static bool open_check(struct request *r)
 {
 	const struct payload_open *o = r->in;
-	struct session *s = r->session;
 	uint32_t most = o->max_tokens ? o->max_tokens : o->n_tokens;
 
 	if (!prompt_check(r))
 		return false;
-	if (s->core->draining)
-		return refused(r, WIRE_ESHUTDOWN, "the daemon is stopping");
-	if (s->core->drained)
-		return refused(r, WIRE_ESHUTDOWN, "the daemon drains");
-	if (s->n_sequences >= s->core->config->core.sequences_per_session)
-		return refused(r, WIRE_EQUOTA,
-			       "the session has %u sequences open; at most %llu "
-			       "(core.sequences_per_session)",
-			       s->n_sequences,
-			       (unsigned long long)s->core->config->core.sequences_per_session);
-	if (!admission_pages(r, most))
+	if (!admission_session(r) || !admission_pages(r, most))
 		return false;
 	r->u.prompt.max_tokens = most;
 	return true;

@@ -10,19 +10,10 @@
 
 static bool fork_check(struct request *r)
 {
-	struct session *s = r->session;
 	const struct pool *p = &r->pool->pool;
 
-	if (s->core->draining)
-		return refused(r, WIRE_ESHUTDOWN, "the daemon is stopping");
-	if (s->core->drained)
-		return refused(r, WIRE_ESHUTDOWN, "the daemon drains");
-	if (s->n_sequences >= s->core->config->core.sequences_per_session)
-		return refused(r, WIRE_EQUOTA,
-			       "the session has %u sequences open; at most %llu "
-			       "(core.sequences_per_session)",
-			       s->n_sequences,
-			       (unsigned long long)s->core->config->core.sequences_per_session);
+	if (!admission_session(r))
+		return false;
 	if (r->entry.arg0 == 0 || r->entry.arg0 > p->limits.max_sequence_tokens)
 		return refused(r, WIRE_EINVAL, "max_tokens is %llu; 1 to %u are accepted",
 			       (unsigned long long)r->entry.arg0, p->limits.max_sequence_tokens);

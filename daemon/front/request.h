@@ -169,6 +169,7 @@ void refuse_sequence_heap(struct request *r, const struct sequence *q); /* charg
 /* Have the pages of a sequence promised. True: they are. Else it waits, or it is an item of a
  * batch and must not. */
 bool admission_try(struct request *r, struct seq *seq);
+bool admission_session(struct request *r);  /* may its session open one more? Or refused */
 bool admission_sequence(struct request *r); /* may its namespace open one more? Or refused */
 /* Could a sequence of so many tokens ever be admitted? Or refused. */
 bool admission_pages(struct request *r, uint64_t most_tokens);
