@@ -11,6 +11,7 @@
 
 #define SECTION_ALIGN 256
 #define SLOT_ALIGN    4096
+#define PIECE_BYTES   (16u << 20) /* at a time: the device serves others in between */
 #define SECTION_MAX   (1ull << 40)
 
 static uint64_t round_up(uint64_t n, uint64_t align)
@@ -79,7 +80,39 @@ struct image_job {
 	uint32_t image;           /* IMAGE_NONE */
 	struct device_move moves[3];
 	uint32_t n_moves;
+	uint32_t at;                  /* the move that the next piece begins with, */
+	uint64_t done;                /* and its bytes that are done */
+	struct device_move pieces[3]; /* in flight */
 };
+
+/* The next bytes, of one move or of several small ones; false: all are done. */
+static bool next_piece(struct image_job *j)
+{
+	uint64_t room = PIECE_BYTES;
+	uint32_t n = 0;
+
+	while (j->at < j->n_moves && room > 0) {
+		const struct device_move *m = &j->moves[j->at];
+		uint64_t left = m->bytes - j->done;
+		uint64_t bytes = left < room ? left : room;
+
+		if (bytes > 0) {
+			j->pieces[n] = *m;
+			j->pieces[n].to_offset += j->done;
+			j->pieces[n].from_offset += j->done;
+			j->pieces[n++].bytes = bytes;
+		}
+		room -= bytes;
+		j->done += bytes;
+		if (bytes == left) {
+			j->at++;
+			j->done = 0;
+		}
+	}
+	j->job.moves = j->pieces;
+	j->job.n = n;
+	return n > 0;
+}
 
 static void image_done(struct job *job)
 {
@@ -89,6 +122,10 @@ static void image_done(struct job *job)
 	struct request *r = j->request;
 	int result = job->result;
 
+	if (result == 0 && next_piece(j)) {
+		p->core->device->submit(p->core->device, &j->job);
+		return;
+	}
 	must(p->transfers > 0);
 	p->transfers--;
 	lane_job_done(&x->images, j->lane);
@@ -219,12 +256,11 @@ int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uin
 	j->job = (struct device_job){.job.done = image_done,
 				     .op = DEVICE_MOVE,
 				     .memory = &p->memory,
-				     .moves = j->moves,
-				     .n = j->n_moves,
 				     .window = window ? r->session->memory->window.memory : NULL};
 	r->image = j;
 	p->transfers++;
 	request_wait(r, NULL);
+	next_piece(j);
 	p->core->device->submit(p->core->device, &j->job);
 	return 0;
 }

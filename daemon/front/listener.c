@@ -165,12 +165,13 @@ static void turn_away(struct listener *l)
 {
 	int fd;
 
-	core_count(l->core, COUNTER_sessions_refused_memory);
 	if (l->spare >= 0)
 		close(l->spare);
 	fd = accept4(l->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	if (fd >= 0)
+	if (fd >= 0) {
+		core_count(l->core, COUNTER_sessions_refused_memory);
 		close(fd);
+	}
 	l->spare = fcntl(l->epoll, F_DUPFD_CLOEXEC, 0);
 }
 

@@ -12,6 +12,7 @@
  * Owner: the core thread.
  */
 
+#include "daemon/front/sequence.h"
 #include "daemon/front/session.h"
 
 #define REQUEST_INLINE_BYTES 192

@@ -52,14 +52,15 @@ static enum capture_skip why_not(const struct seq *s)
 {
 	const struct pool *p = s->pool;
 
-	if (s->node == NODE_NONE)
+	if (s->node == NODE_NONE || p->images.n_images == 0)
 		return CAPTURE_OFF;
 	if (s->committed == 0 || s->committed < p->limits.min_capture_tokens)
 		return CAPTURE_SHORT;
 	if (!s->publishing || s->published != s->committed / p->limits.page_tokens ||
 	    s->ids_end < s->committed)
 		return CAPTURE_UNKNOWN;
-	if (is_in_image(s->images, s->n_images, s->committed) && protection(images_are_whole))
+	if ((is_in_image(s->images, s->n_images, s->committed) || s->committed < s->image_end) &&
+	    protection(images_are_whole))
 		return CAPTURE_IN_IMAGE;
 	return CAPTURE_MADE;
 }
@@ -80,7 +81,7 @@ static enum capture_skip reserve(struct seq *s, uint32_t *image)
 		return CAPTURE_EXISTS;
 	*image = image_take(&p->images);
 	if (*image == IMAGE_NONE) {
-		victim = image_victim(&p->images, IMAGE_NONE);
+		victim = pool_next_state(p);
 		if (victim == IMAGE_NONE)
 			return CAPTURE_NO_SLOT;
 		pool_give_up(p, victim);

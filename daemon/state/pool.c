@@ -262,8 +262,7 @@ static uint32_t next_victim(const struct pool *p)
 	return NODE_NONE;
 }
 
-/* The state whose slot goes, likewise: of a namespace with the weakest claim. */
-static uint32_t next_state(const struct pool *p)
+uint32_t pool_next_state(const struct pool *p)
 {
 	for (int claim = 0; claim < CLAIMS && p->has_rules && protection(guarantees_are_kept);
 	     claim++) {
@@ -288,7 +287,7 @@ static bool give_up_one(struct pool *p, uint16_t name_space)
 	uint32_t victim;
 
 	if (p->hybrid) {
-		victim = all ? next_state(p) : image_victim(&p->images, name_space);
+		victim = all ? pool_next_state(p) : image_victim(&p->images, name_space);
 		if (victim == IMAGE_NONE)
 			return false;
 		pool_give_up(p, victim);
@@ -321,10 +320,16 @@ bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages
 	return taken <= share->quota_pages && pages <= share->quota_pages - taken;
 }
 
+/* A state whose pages are all in use frees none of them. */
+static bool frees_pages(const struct pool *p)
+{
+	return !p->hybrid || pool_retained(p) > 0;
+}
+
 bool pool_make_room(struct pool *p, uint32_t n)
 {
 	while (pages_free(&p->pages) < n) {
-		if (!give_up_one(p, RETAIN_NAMESPACES))
+		if (!frees_pages(p) || !give_up_one(p, RETAIN_NAMESPACES))
 			return false;
 	}
 	return true;
@@ -333,7 +338,8 @@ bool pool_make_room(struct pool *p, uint32_t n)
 static void trim(struct pool *p, uint64_t most)
 {
 	for (; most > 0 && p->indexed > p->limits.prefix_budget; most--) {
-		if (!protection(budget_is_kept) || !give_up_one(p, RETAIN_NAMESPACES))
+		if (!protection(budget_is_kept) || !frees_pages(p) ||
+		    !give_up_one(p, RETAIN_NAMESPACES))
 			return;
 	}
 }

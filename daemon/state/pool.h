@@ -119,6 +119,8 @@ void pool_keep(struct pool *p, uint32_t node);
 void pool_unkeep(struct pool *p, uint32_t node);
 /* The state gives up its slot and its node; as soon as nobody copies from it. */
 void pool_give_up(struct pool *p, uint32_t image);
+/* The state whose slot goes next: of a namespace with the weakest claim; or IMAGE_NONE. */
+uint32_t pool_next_state(const struct pool *p);
 /* Nobody copies from it any more. */
 void pool_claim_done(struct pool *p, uint32_t image);
 

@@ -89,8 +89,10 @@ static void forget_ids(struct seq *s)
 
 	if (gone <= s->ids_base)
 		return;
-	while (images < s->n_images && s->images[images].start < gone)
+	while (images < s->n_images && s->images[images].start < gone) {
+		s->image_end = (uint64_t)s->images[images].start + s->images[images].length;
 		images++;
+	}
 	if (gone >= s->ids_end) {
 		s->ids_base = gone > s->ids_end ? gone : s->ids_end;
 		s->ids_end = s->ids_base;
@@ -344,6 +346,7 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t
 	child->committed = parent->committed;
 	child->surplus = parent->surplus;
 	child->publishing = parent->publishing;
+	child->image_end = parent->image_end;
 	child->follows = parent->follows;
 	child->published = parent->published;
 	for (uint32_t i = 0; i < n; i++) {

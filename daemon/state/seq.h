@@ -58,6 +58,7 @@ struct seq {
 	uint32_t ids_base, ids_end, ids_room;
 	struct key_image *images; /* of positions ids_base and later, ascending */
 	uint32_t n_images;
+	uint64_t image_end; /* where the last image of those forgotten ends */
 
 	uint32_t node;      /* deepest node published under; NODE_NONE: not published at all */
 	uint32_t published; /* pages up to that node */

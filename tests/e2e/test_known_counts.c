@@ -78,6 +78,7 @@ static void fail_a_write(struct kvhost_sequence *seq)
 
 static void run_script(void)
 {
+	struct kvhost_open_result found;
 	struct kvhost_sequence *seq;
 	struct kvhost_step step;
 	uint32_t tokens[PROMPT], cached;
@@ -90,8 +91,15 @@ static void run_script(void)
 	for (uint32_t i = 0; i < LOOKUPS; i++)
 		look_up(i, i < HITS ? PAGES * PAGE : 0);
 	engine_tokens(tokens, PROMPT, 0, 0);
-	assert_int_equal(engine_prefill(&e, tokens, PROMPT, PROMPT, &seq, &cached), 0);
-	assert_int_equal(cached, PAGES * PAGE);
+	assert_int_equal(kvhost_open(e.pool,
+				     &(struct kvhost_prompt){.tokens = tokens,
+							     .n_tokens = PROMPT,
+							     .max_tokens = PROMPT + 1},
+				     &seq, &found),
+			 0);
+	assert_int_equal(found.cached_tokens, PAGES * PAGE);
+	assert_int_equal(kvhost_step_begin(seq, PROMPT, 0, &step), 0);
+	assert_int_equal(kvhost_step_commit(&step, 1, NULL, 0, NULL, 0), 0);
 	for (int i = 0; i < ABORTS; i++) {
 		assert_int_equal(kvhost_step_begin(seq, PROMPT + 1, 0, &step), 0);
 		assert_int_equal(kvhost_step_abort(&step), 0);
