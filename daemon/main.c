@@ -185,6 +185,8 @@ static int start_core(struct kvhost *k, uint64_t epoch)
 	if (r)
 		return r;
 	r = core_init(&k->core, &options);
+	if (r)
+		say("its core", r, "");
 	config_forget_salts(&k->config);
 	k->has_core = r == 0;
 	return r;
@@ -206,10 +208,12 @@ static int start_listener(struct kvhost *k)
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
 	k->signal_fd = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
-	if (k->signal_fd < 0)
-		return -errno;
-	r = listener_watch(k->listener, k->wake_fd, on_wake, k);
-	return r ? r : listener_watch(k->listener, k->signal_fd, on_signal, k);
+	r = k->signal_fd < 0 ? -errno : listener_watch(k->listener, k->wake_fd, on_wake, k);
+	if (!r)
+		r = listener_watch(k->listener, k->signal_fd, on_signal, k);
+	if (r)
+		say("its event loop", r, "");
+	return r;
 }
 
 /* Before any thread is started: they inherit the mask. */
@@ -235,6 +239,21 @@ static void raise_descriptors(void)
 	}
 }
 
+static int start_threads(struct kvhost *k)
+{
+	int r;
+
+	k->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	r = k->wake_fd < 0 ? -errno : 0;
+	if (!r)
+		r = worker_new("work", k->wake_fd, &k->work);
+	if (!r)
+		r = worker_new("dev0", k->wake_fd, &k->copies);
+	if (!r)
+		r = device_cpu_new(k->copies, k->work, &k->device);
+	return r;
+}
+
 static int start(struct kvhost *k)
 {
 	uint64_t epoch = 0;
@@ -254,16 +273,8 @@ static int start(struct kvhost *k)
 		r = start_log(k);
 	if (!r)
 		r = start_stats(k, epoch);
-	if (!r) {
-		k->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-		r = k->wake_fd < 0 ? -errno : 0;
-	}
-	if (!r)
-		r = worker_new("work", k->wake_fd, &k->work);
-	if (!r)
-		r = worker_new("dev0", k->wake_fd, &k->copies);
-	if (!r)
-		r = device_cpu_new(k->copies, k->work, &k->device);
+	if (!r && (r = start_threads(k)))
+		say("its threads", r, "");
 	if (!r)
 		r = start_core(k, epoch);
 	if (!r)

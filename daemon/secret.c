@@ -34,6 +34,7 @@ static int write_new(int directory, const char *name, uint8_t *out, size_t bytes
 {
 	int r = random_secret(out, bytes);
 	char unfinished[64];
+	ssize_t written;
 	int fd;
 
 	snprintf(unfinished, sizeof(unfinished), "%s.new", name);
@@ -43,12 +44,17 @@ static int write_new(int directory, const char *name, uint8_t *out, size_t bytes
 	fd = openat(directory, unfinished, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	if (write(fd, out, bytes) != (ssize_t)bytes || fsync(fd))
-		r = -EIO;
+	written = write(fd, out, bytes);
+	if (written < 0 || (written == (ssize_t)bytes && fsync(fd)))
+		r = -errno;
+	else if (written != (ssize_t)bytes)
+		r = -ENOSPC;
 	if (close(fd) && !r)
 		r = -errno;
 	if (!r && renameat(directory, unfinished, directory, name))
 		r = -errno;
+	if (r)
+		(void)unlinkat(directory, unfinished, 0);
 	return r;
 }
 

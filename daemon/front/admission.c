@@ -115,7 +115,7 @@ bool admission_pages(struct request *r, uint64_t most_tokens)
 	const struct pool *p = &r->pool->pool;
 	const struct config_namespace *n =
 	    &r->session->core->config->namespaces[r->session->name_space];
-	uint32_t pages = pool_pages_for(p, most_tokens);
+	uint32_t pages = pool_ceiling_for(p, most_tokens);
 
 	if (pages > p->limits.pages)
 		return refused(r, WIRE_ENOSPC,

@@ -11,7 +11,6 @@
 
 #define SECTION_ALIGN 256
 #define SLOT_ALIGN    4096
-#define PIECE_BYTES   (16u << 20) /* at a time: the device serves others in between */
 #define SECTION_MAX   (1ull << 40)
 
 static uint64_t round_up(uint64_t n, uint64_t align)
@@ -84,6 +83,13 @@ struct image_job {
 	uint64_t done;                /* and its bytes that are done */
 	struct device_move pieces[3]; /* in flight */
 };
+
+#ifdef KVHOST_TESTING
+uint64_t hybrid_piece_bytes = HYBRID_PIECE_BYTES;
+#define PIECE_BYTES hybrid_piece_bytes
+#else
+#define PIECE_BYTES HYBRID_PIECE_BYTES
+#endif
 
 /* The next bytes, of one move or of several small ones; false: all are done. */
 static bool next_piece(struct image_job *j)
@@ -197,7 +203,8 @@ static void plan_slots(struct image_job *j, const struct seq *s, const struct se
 	if (j->kind == IMAGE_JOB_CAPTURE) {
 		turn_around(&j->moves[0]);
 		turn_around(&j->moves[1]);
-	} else if (lane_use(&j->pool->pool.images, s->lane, s->name_space)) {
+	} else if (lane_use(&j->pool->pool.images, s->lane, s->name_space) &&
+		   protection(lanes_are_wiped)) {
 		/* A step need not write all of its target. */
 		j->moves[2] = state_move(h, seq_target_slot(s));
 		j->moves[2].from = DEVICE_ZEROS;
@@ -269,6 +276,9 @@ void hybrid_abandon(struct request *r)
 {
 	if (!r->image)
 		return;
+	/* Its client may use that part of the window for something else from now on. */
+	if (r->image->memory)
+		atomic_store_explicit(&r->image->job.job.cancelled, true, memory_order_relaxed);
 	r->image->request = NULL;
 	r->image = NULL;
 }

@@ -37,6 +37,11 @@ int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uin
 		 const struct seq *from, void (*resume)(struct request *r, int result));
 void hybrid_abandon(struct request *r);
 
+#define HYBRID_PIECE_BYTES (16u << 20) /* at a time: the device serves others in between */
+#ifdef KVHOST_TESTING
+extern uint64_t hybrid_piece_bytes; /* as many, or less */
+#endif
+
 struct payload_step_slots hybrid_slots(const struct seq *s);
 
 #endif

@@ -335,8 +335,13 @@ static void close_unborn(struct request *r)
 
 static void open_abandon(struct request *r, int status)
 {
+	struct request_prompt *t = &r->u.prompt;
+
 	(void)status;
 	list_remove(&r->in_wait);
+	/* A state that was found, and is not being copied yet. */
+	if (t->phase == PROMPT_MATCH && !t->match.done && t->match.image != IMAGE_NONE)
+		pool_claim_done(&r->pool->pool, t->match.image);
 	hybrid_abandon(r);
 	close_unborn(r);
 	prompt_free(r);

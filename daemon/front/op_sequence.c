@@ -110,38 +110,17 @@ static void page_copied(struct mover_copy *copy, int result)
 }
 
 /* The parent writes behind what is committed: the fork gets the committed rows of the page. */
-static enum run_result fork_page(struct request *r, uint32_t from)
-{
-	struct seq *s = r->u.prompt.seq;
-	struct mover_copy *copy = malloc(sizeof(*copy));
-
-	if (!copy) {
-		close_fork(r);
-		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
-	}
-	*copy = (struct mover_copy){
-	    .copy = {.from = from, .to = seq_page(s, seq_page_index(s, s->committed))},
-	    .tokens = s->committed % s->pool->limits.page_tokens,
-	    .done = page_copied,
-	    .owner = r};
-	r->u.prompt.copy = copy;
-	request_wait(r, NULL);
-	mover_copy(&r->pool->mover, copy);
-	return RUN_WAIT;
-}
-
-static enum run_result fork_make(struct request *r)
+static enum run_result fork_page(struct request *r)
 {
 	struct core_pool *p = r->pool;
-	uint32_t copy_from;
-	int result;
+	struct seq *s = r->u.prompt.seq;
+	struct mover_copy *copy;
 
-	if (!admission_sequence(r))
-		return RUN_DONE;
-	result = seq_fork(r->sequence->seq, (uint32_t)r->entry.arg0, &r->u.prompt.seq, &copy_from);
-	if (result == POOL_WAIT) {
-		if (r->batch)
-			return refuse(r, WIRE_EAGAIN, "it would have to wait for a page");
+	if (r->batch) {
+		close_fork(r);
+		return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of a page");
+	}
+	if (seq_take_page(s) == POOL_WAIT) {
 		request_wait(r, &p->starving);
 		mover_kick(&p->mover);
 		return RUN_WAIT;
@@ -150,40 +129,59 @@ static enum run_result fork_make(struct request *r)
 		list_remove(&r->in_wait);
 		core_pool_settle(p); /* whose turn is it now? */
 	}
+	copy = malloc(sizeof(*copy));
+	if (!copy) {
+		close_fork(r);
+		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
+	}
+	*copy = (struct mover_copy){.copy = {.from = r->u.prompt.copy_from,
+					     .to = seq_page(s, seq_page_index(s, s->committed))},
+				    .tokens = s->committed % s->pool->limits.page_tokens,
+				    .done = page_copied,
+				    .owner = r};
+	r->u.prompt.copy_from = PAGE_NONE;
+	r->u.prompt.copy = copy;
+	request_wait(r, NULL);
+	mover_copy(&p->mover, copy);
+	return RUN_WAIT;
+}
+
+static bool fork_make(struct request *r)
+{
+	struct request_prompt *t = &r->u.prompt;
+	int result;
+
+	if (!admission_sequence(r))
+		return false;
+	result = seq_fork(r->sequence->seq, (uint32_t)r->entry.arg0, &t->seq, &t->copy_from);
 	if (result == POOL_RANGE)
-		return refuse(r, WIRE_EINVAL, "max_tokens is %llu; %u are committed",
-			      (unsigned long long)r->entry.arg0, r->sequence->seq->committed);
+		return refused(r, WIRE_EINVAL, "max_tokens is %llu; %u are committed",
+			       (unsigned long long)r->entry.arg0, r->sequence->seq->committed);
 	if (result)
-		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
-	if (copy_from == PAGE_NONE)
-		return RUN_MORE;
-	if (!r->batch)
-		return fork_page(r, copy_from);
-	close_fork(r);
-	return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of a page");
+		return refused(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
+	return true;
 }
 
 static enum run_result fork_run(struct request *r, uint32_t *budget)
 {
 	struct seq **seq = &r->u.prompt.seq;
-	enum run_result result;
 
 	(void)budget;
 	if (r->batch && r->pool->pool.hybrid)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of an image");
-	if (!*seq) {
-		result = fork_make(r);
-		if (!*seq || result != RUN_MORE)
-			return result;
-	}
-	if (admission_try(r, *seq))
-		return r->pool->pool.hybrid ? fork_image(r) : fork_finish(r);
-	if (r->reply.status == 0 && !r->batch)
-		return RUN_WAIT;
-	close_fork(r);
-	if (r->reply.status)
+	if (!*seq && !fork_make(r))
 		return RUN_DONE;
-	return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
+	if (!(*seq)->admitted && !admission_try(r, *seq)) {
+		if (r->reply.status == 0 && !r->batch)
+			return RUN_WAIT;
+		close_fork(r);
+		if (r->reply.status)
+			return RUN_DONE;
+		return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
+	}
+	if (r->u.prompt.copy_from != PAGE_NONE)
+		return fork_page(r);
+	return r->pool->pool.hybrid ? fork_image(r) : fork_finish(r);
 }
 
 const struct request_kind kind_fork = {

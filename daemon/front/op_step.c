@@ -139,7 +139,8 @@ static enum run_result begin_run(struct request *r, uint32_t *budget)
 	if (p->state != CORE_POOL_READY)
 		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
 	/* Of a request that was abandoned; what the step writes must not be under its hands. */
-	if (p->pool.hybrid && lane_is_busy(&p->pool.images, q->seq->lane)) {
+	if (p->pool.hybrid && lane_is_busy(&p->pool.images, q->seq->lane) &&
+	    protection(steps_wait_for_copies)) {
 		if (r->batch)
 			return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy");
 		request_wait(r, &p->copying);

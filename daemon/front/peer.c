@@ -248,7 +248,10 @@ static void made(struct job *job)
 		p->making = NULL;
 	if (!p || p->state != PEER_MAKING || job->result || c->draining) {
 		if (p && p->state == PEER_MAKING && job->result)
-			peer_refuse(p, WIRE_ENOMEM, "the host has no memory for the session");
+			peer_refuse(p, WIRE_ENOMEM,
+				    job->result == -EMFILE || job->result == -ENFILE
+					? "the daemon has no descriptors left for the session"
+					: "the host has no memory for the session");
 		else if (p && p->state == PEER_MAKING)
 			peer_refuse(p, WIRE_ESHUTDOWN, "the daemon is stopping");
 		unmap(&m->memory);

@@ -67,6 +67,7 @@ struct request_prompt {
 	struct list *waits_in;
 	uint64_t charged;
 	uint32_t copied_tokens;
+	uint32_t copy_from; /* of a fork: the page whose committed rows it gets, or PAGE_NONE */
 	uint32_t max_tokens;
 	bool interactive;
 	uint8_t phase;

@@ -45,6 +45,7 @@ static uint32_t partial_node(struct seq *s, enum capture_skip *skip)
 	pool_hold(p, node);
 	must(s->tail_node == NODE_NONE);
 	s->tail_node = node;
+	pool_trim(p); /* it is one more, whatever becomes of the capture */
 	return node;
 }
 

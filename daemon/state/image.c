@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
 
 int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images)
 {
@@ -57,7 +58,7 @@ static void lane_settle(struct images *s, uint32_t lane)
 {
 	struct lane *l = &s->lane[lane];
 
-	if (!l->leaving || l->jobs)
+	if (!l->leaving || (l->jobs && protection(lanes_wait_for_copies)))
 		return;
 	l->leaving = false;
 	l->next_free = s->first_lane;
@@ -125,7 +126,7 @@ uint32_t image_victim(const struct images *s, uint32_t name_space)
 			const struct image *it = list_entry(at, struct image, in_order);
 
 			/* As many are passed over as there are claims in flight. */
-			if (it->claims == 0 &&
+			if ((it->claims == 0 || !protection(claims_keep_their_state)) &&
 			    (name_space == IMAGE_NONE || name_space == it->name_space))
 				return (uint32_t)(it - s->image);
 		}
@@ -147,6 +148,8 @@ void image_touch(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
 
+	if (it->state == IMAGE_FILLING && !protection(captures_wait_for_their_copy))
+		return;
 	must(it->state == IMAGE_VALID);
 	list_remove(&it->in_order);
 	list_append(&s->order[it->kind], &it->in_order);
@@ -156,7 +159,8 @@ void image_give(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
 
-	must(it->state != IMAGE_FREE && it->claims == 0);
+	must(it->state != IMAGE_FREE);
+	must(it->claims == 0 || !protection(claims_keep_their_state));
 	if (it->state != IMAGE_FILLING)
 		s->counts.given_up[it->kind]++;
 	it->state = IMAGE_FREE;

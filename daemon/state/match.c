@@ -238,7 +238,9 @@ static uint32_t valid_state(const struct pool *p, uint32_t node)
 {
 	uint32_t image = p->prefix.nodes[node].state;
 
-	if (image == STATE_NONE || p->images.image[image].state != IMAGE_VALID)
+	if (image == STATE_NONE)
+		return IMAGE_NONE;
+	if (p->images.image[image].state != IMAGE_VALID && protection(captures_wait_for_their_copy))
 		return IMAGE_NONE;
 	return image;
 }

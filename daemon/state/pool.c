@@ -131,7 +131,7 @@ void pool_give_up(struct pool *p, uint32_t image)
 	struct image *it = &p->images.image[image];
 
 	p->prefix.nodes[it->node].state = STATE_NONE;
-	if (it->claims == 0) {
+	if (it->claims == 0 || !protection(claims_keep_their_state)) {
 		free_image(p, image);
 		return;
 	}
@@ -143,8 +143,11 @@ void pool_claim_done(struct pool *p, uint32_t image)
 	struct image *it = &p->images.image[image];
 
 	must(it->claims > 0);
-	if (--it->claims == 0 && it->state == IMAGE_DOOMED)
+	if (--it->claims)
+		return;
+	if (it->state == IMAGE_DOOMED)
 		free_image(p, image);
+	pool_trim(p); /* it may go now */
 }
 
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)

@@ -112,6 +112,13 @@ static inline uint32_t pool_pages_for(const struct pool *p, uint64_t tokens)
 	return (uint32_t)((tokens + p->limits.page_tokens - 1) / p->limits.page_tokens);
 }
 
+/* Pages that a sequence may ever need. One that has left a state behind inside a page goes on in a
+ * copy of it, and holds both until the commit. */
+static inline uint32_t pool_ceiling_for(const struct pool *p, uint64_t tokens)
+{
+	return pool_pages_for(p, tokens) + (p->images.n_images > 0);
+}
+
 /* A user of a node, and of everything above it. */
 void pool_hold(struct pool *p, uint32_t node);
 /* Keep a node, and everything above it, for a retained state; and undo it, whatever it frees. */

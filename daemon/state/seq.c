@@ -21,7 +21,7 @@ int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq
 	s->pool = p;
 	s->name_space = name_space;
 	s->max_tokens = max_tokens;
-	s->ceiling = pool_pages_for(p, max_tokens);
+	s->ceiling = pool_ceiling_for(p, max_tokens);
 	s->node = NODE_NONE;
 	s->tail_node = NODE_NONE;
 	s->leaving = NODE_NONE;
@@ -313,11 +313,6 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t
 
 	if (max_tokens < parent->committed || max_tokens > p->limits.max_sequence_tokens)
 		return POOL_RANGE;
-	*copy_from = PAGE_NONE;
-	if (is_written_in_place(parent) && p->pages.count[PAGE_CLEAN] == 0) {
-		pool_make_room(p, 1);
-		return POOL_WAIT;
-	}
 	r = seq_new(p, parent->name_space, max_tokens, &child);
 	if (r)
 		return r;
@@ -335,12 +330,7 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t
 	/* The parent's open step may have put a copy in place of the page both had. */
 	if (parent->step.state != STEP_NONE && parent->step.replaced != PAGE_NONE && n)
 		child->table[n - 1] = parent->step.replaced;
-	if (is_written_in_place(parent)) {
-		*copy_from = child->table[n - 1];
-		r = pages_take(&p->pages, &child->table[n - 1]);
-		must(r == 0);
-		pages_assign(&p->pages, child->table[n - 1], parent->name_space);
-	}
+	*copy_from = is_written_in_place(parent) ? child->table[n - 1] : PAGE_NONE;
 	child->n_pages = n;
 	child->first_page = parent->first_page;
 	child->committed = parent->committed;
@@ -350,9 +340,7 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t
 	child->follows = parent->follows;
 	child->published = parent->published;
 	for (uint32_t i = 0; i < n; i++) {
-		bool own = i == n - 1 && *copy_from != PAGE_NONE;
-
-		if (p->pages.page[child->table[i]].state == PAGE_PRIVATE && !own)
+		if (p->pages.page[child->table[i]].state == PAGE_PRIVATE)
 			pages_hold(&p->pages, child->table[i]);
 	}
 	if (parent->node != NODE_NONE)
@@ -362,6 +350,25 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t
 		pool_hold(p, parent->tail_node);
 	child->tail_node = parent->tail_node;
 	*out = child;
+	return 0;
+}
+
+int seq_take_page(struct seq *s)
+{
+	struct pool *p = s->pool;
+	uint32_t shared = s->table[s->n_pages - 1];
+	int r;
+
+	must(s->admitted && s->step.state == STEP_NONE);
+	pool_keep_quota(p, s->name_space, 1);
+	if (p->pages.count[PAGE_CLEAN] == 0) {
+		pool_make_room(p, 1);
+		return POOL_WAIT;
+	}
+	r = pages_take(&p->pages, &s->table[s->n_pages - 1]);
+	must(r == 0);
+	pages_assign(&p->pages, s->table[s->n_pages - 1], s->name_space);
+	pages_drop(&p->pages, shared);
 	return 0;
 }
 

@@ -86,7 +86,7 @@ static inline uint32_t seq_source_slot(const struct seq *s)
 
 static inline uint32_t seq_target_slot(const struct seq *s)
 {
-	return seq_source_slot(s) ^ 1;
+	return seq_source_slot(s) ^ (protection(images_are_double_buffered) ? 1 : 0);
 }
 
 /*
@@ -140,12 +140,14 @@ static inline uint32_t seq_page(const struct seq *s, uint32_t index)
 bool seq_is_writable(const struct seq *s, uint32_t index);
 
 /*
- * A sequence with the committed state of `parent`. Not admitted yet. 0, RANGE, -ENOMEM, or WAIT:
- * no clean page. If the parent's open step writes its partial page in place, the fork has a fresh
- * one: *copy_from is the page whose committed rows the caller copies to the last of its table;
- * else PAGE_NONE.
+ * A sequence with the committed state of `parent`. Not admitted yet. 0, RANGE or -ENOMEM. If the
+ * parent's open step writes its partial page in place, *copy_from is that page, which the fork
+ * shares until seq_take_page; else PAGE_NONE.
  */
 int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t *copy_from);
+/* Once admitted: a page of its own, to which the caller copies the committed rows of the shared
+ * one before anybody sees the table. 0, or WAIT: no clean page. */
+int seq_take_page(struct seq *s);
 
 /* Forget from `tokens` on: 0 (then seq_release_turn has work), BUSY, RANGE, -ENOMEM. */
 int seq_truncate(struct seq *s, uint32_t tokens);

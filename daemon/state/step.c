@@ -190,10 +190,12 @@ int step_commit(struct seq *s, const struct step_receipt *r)
 			return result;
 	}
 	if (s->step.replaced != PAGE_NONE) {
-		if (s->tail_node != NODE_NONE)
+		if (s->tail_node != NODE_NONE) {
 			seq_give_tail(s);
-		else
+			pool_keep_quota(p, s->name_space, 0); /* it may be given up now */
+		} else {
 			pages_drop(&p->pages, s->step.replaced);
+		}
 	}
 	give_fresh(s, pool_pages_for(p, end) - s->first_page);
 	s->committed = end;

@@ -115,6 +115,8 @@ int device_move_run(struct device_job *j)
 		int r;
 
 		must(to);
+		if (atomic_load_explicit(&j->job.cancelled, memory_order_relaxed))
+			return -ECANCELED;
 		if (m->to == DEVICE_WINDOW || m->from == DEVICE_WINDOW)
 			r = move_window(m, to, from);
 		else

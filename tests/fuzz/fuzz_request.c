@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/front/sequence.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_world.h"
 #include "tests/fuzz/request_script.h"

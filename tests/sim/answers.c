@@ -17,7 +17,9 @@ static uint32_t pages_for(uint32_t tokens)
 static bool waits(uint16_t opcode)
 {
 	return opcode == WIRE_OP_OPEN || opcode == WIRE_OP_FORK || opcode == WIRE_OP_STEP_BEGIN ||
-	       opcode == WIRE_OP_KV_WRITE || opcode == WIRE_OP_KV_READ;
+	       opcode == WIRE_OP_KV_WRITE || opcode == WIRE_OP_KV_READ ||
+	       opcode == WIRE_OP_CHECKPOINT || opcode == WIRE_OP_IMAGE_WRITE ||
+	       opcode == WIRE_OP_IMAGE_READ;
 }
 
 static bool may_have_expired(const struct sim *w, uint64_t since_ns, uint64_t ttl_s)
@@ -31,6 +33,13 @@ static bool step_may_be_undone(const struct sim *w, const struct sim_view *v)
 	return !w->mapped && (v->step || v->stuck) && may_have_expired(w, v->step_ns, 2);
 }
 
+/* Of one that the daemon has ended the handle goes when the next one begins, come of it what may.
+ */
+static bool names_step(const struct sim_op *o)
+{
+	return o->e.index == o->view->step_index && o->e.generation == o->view->step_generation;
+}
+
 static uint32_t allowed(const struct sim_op *o)
 {
 	const struct sim *w = o->client->sim;
@@ -39,7 +48,7 @@ static uint32_t allowed(const struct sim_op *o)
 	uint32_t mask = o->allowed;
 
 	if (o->e.opcode == WIRE_OP_STEP_COMMIT)
-		mask = v->poisoned ? ALLOW(WIRE_ESTEP) : mask;
+		mask = v->poisoned ? ALLOW(WIRE_ESTEP) | (mask & ALLOW(WIRE_EINVAL)) : mask;
 	if (o->cancelled)
 		mask |= ALLOW(WIRE_ECANCELLED);
 	if (waits(o->e.opcode) && w->now_ns - o->sent_ns + SLACK_NS >= limit_ns)
@@ -56,7 +65,7 @@ static uint32_t allowed(const struct sim_op *o)
 		mask |= 1;
 	if (v && may_have_expired(w, v->step_ns, 2) && o->e.opcode != WIRE_OP_STEP_ABORT &&
 	    o->e.opcode != WIRE_OP_CLOSE)
-		mask |= ALLOW(WIRE_ESTEP);
+		mask |= names_step(o) ? ALLOW(WIRE_ESTEP) | ALLOW(WIRE_ESTALE) : ALLOW(WIRE_ESTEP);
 	return mask;
 }
 
@@ -100,7 +109,7 @@ static void check_reuse(struct sim_op *o, const struct sim_text *t, uint32_t cac
 {
 	struct sim *w = o->client->sim;
 
-	sim_check(w, cached % SIM_PAGE_TOKENS == 0 && cached < o->n,
+	sim_check(w, (o->client->hybrid || cached % SIM_PAGE_TOKENS == 0) && cached < o->n,
 		  "%u of %u tokens are reused: not whole pages, or nothing left to compute", cached,
 		  o->n);
 	sim_check(w, cached <= o->bound, "%u tokens are reused, at most %u were asked for", cached,
@@ -121,7 +130,7 @@ static void check_touched(struct sim_op *o, const struct sim_view *v)
 {
 	const struct pool *p = sim_pool(o->client->sim);
 
-	for (uint32_t i = 0; o->exact && i < v->n_pages; i++) {
+	for (uint32_t i = 0; o->exact && !p->hybrid && i < v->n_pages; i++) {
 		const struct page *page = &p->pages.page[v->table[i].index];
 		const struct retain_run *run;
 
@@ -136,20 +145,25 @@ static void check_touched(struct sim_op *o, const struct sim_view *v)
 /* Nobody promises more pages than there are. */
 static void check_promises(struct sim *w)
 {
-	uint64_t promised = 0;
+	uint64_t promised = 0, lanes = 0;
 
 	for (uint32_t i = 0; i < w->n_clients; i++) {
 		for (uint32_t k = 0; w->clients[i].live && k < SIM_SEQUENCES; k++) {
 			const struct sim_view *v = &w->clients[i].views[k];
 
 			if (v->used && v->open && !v->closing &&
-			    !may_have_expired(w, v->used_ns, 20))
+			    !may_have_expired(w, v->used_ns, 20)) {
 				promised += pages_for(v->max_tokens);
+				lanes++;
+			}
 		}
 	}
 	sim_check(w, promised <= w->config.pools[0].pool_pages,
 		  "%llu pages are promised to open sequences, there are %llu",
 		  (unsigned long long)promised, (unsigned long long)w->config.pools[0].pool_pages);
+	sim_check(w, !images_is_hybrid(w) || lanes <= w->config.pools[0].lanes,
+		  "%llu sequences are open, there are %llu lanes", (unsigned long long)lanes,
+		  (unsigned long long)w->config.pools[0].lanes);
 }
 
 static void took_open(struct sim_op *o, const struct completion *reply)
@@ -161,8 +175,7 @@ static void took_open(struct sim_op *o, const struct completion *reply)
 
 	sim_check(w,
 		  r->cached_tokens == reply->value0 && r->n_pages == reply->value1 &&
-		      r->n_pages == reply->count &&
-		      r->n_pages * SIM_PAGE_TOKENS == r->cached_tokens,
+		      r->n_pages == reply->count && r->n_pages == pages_for(r->cached_tokens),
 		  "the answer to an open contradicts itself");
 	check_reuse(o, &v->text, r->cached_tokens, r->miss);
 	v->open = true;
@@ -177,6 +190,8 @@ static void took_open(struct sim_op *o, const struct completion *reply)
 	v->used_ns = o->sent_ns;
 	w->opens++;
 	w->cached += r->cached_tokens;
+	if (c->hybrid)
+		took_state(o, v);
 	if (!may_have_expired(w, o->sent_ns, 20)) /* the answer may have lain there */
 		check_view(c, v);
 	check_touched(o, v);
@@ -188,11 +203,12 @@ static void took_own_page(struct sim_op *o, struct sim_view *v, bool in_place)
 {
 	const struct payload_handle *found = op_answer(o);
 	struct sim *w = o->client->sim;
-	struct payload_handle *last = &v->table[v->n_pages - 1];
+	struct payload_handle *last;
 	bool same;
 
 	if (!in_place || v->n_pages == 0)
 		return;
+	last = &v->table[v->n_pages - 1];
 	same = last->index == found[v->n_pages - 1].index;
 	/* The daemon may have ended that step before. */
 	sim_check(w, !same || may_have_expired(w, o->view->step_ns, 2),
@@ -256,6 +272,7 @@ static void took_begin(struct sim_op *o, const struct completion *reply)
 	struct sim_view *v = o->view;
 	uint32_t target = (uint32_t)o->e.arg0, fresh = pages_for(target) - pages_for(v->committed);
 	uint32_t place = committed_pages(v);
+	uint32_t skip = c->hybrid ? sizeof(struct payload_step_slots) : 0;
 	bool undone = v->step || v->stuck;
 	bool copy = reply->count > fresh && v->committed % SIM_PAGE_TOKENS;
 
@@ -271,7 +288,7 @@ static void took_begin(struct sim_op *o, const struct completion *reply)
 	v->start = v->committed;
 	v->target = target;
 	v->window = o->first;
-	take_handles(o, 0, place, reply->count);
+	take_handles(o, skip, place, reply->count);
 	v->n_pages = place + reply->count;
 	v->step = true;
 	v->stuck = v->poisoned = false;
@@ -283,6 +300,8 @@ static void took_begin(struct sim_op *o, const struct completion *reply)
 		if ((i > place || !copy) && (w->mapped || !may_have_expired(w, o->sent_ns, 2)))
 			memory_check_zero(w, v->table[i].index);
 	}
+	if (c->hybrid)
+		took_slots(o);
 	text_branch_from(w, &v->text, v->known > v->committed ? v->known : v->committed);
 	text_chain(&v->text, c->name_space, target, v->chain);
 }
@@ -405,8 +424,7 @@ static void succeeded(struct sim_op *o, const struct completion *reply)
 
 	switch (o->e.opcode) {
 	case WIRE_OP_POOL_ATTACH:
-		o->client->attached = true;
-		o->client->pool = (struct slot_handle){reply->index, reply->generation};
+		took_attach(o, reply);
 		break;
 	case WIRE_OP_OPEN:
 		took_open(o, reply);
@@ -438,16 +456,31 @@ static void succeeded(struct sim_op *o, const struct completion *reply)
 	case WIRE_OP_CLOSE:
 		o->view->used = false;
 		break;
+	case WIRE_OP_CHECKPOINT:
+		took_checkpoint(o, reply);
+		break;
+	case WIRE_OP_IMAGE_READ:
+		took_image(o);
+		break;
 	default:
 		break;
 	}
 }
 
+/* It names a step, and has not done what later ones take for done. */
+static bool poisons(const struct sim_op *o)
+{
+	return o->e.opcode == WIRE_OP_KV_WRITE || o->e.opcode == WIRE_OP_IMAGE_WRITE ||
+	       (o->e.opcode == WIRE_OP_IMAGE_READ && names_step(o));
+}
+
 static void failed(struct sim_op *o, int status)
 {
+	if (o->e.opcode == WIRE_OP_POOL_ATTACH)
+		attach_failed(o, status);
 	if (o->fork)
 		o->fork->used = false;
-	if (o->e.opcode == WIRE_OP_KV_WRITE)
+	if (poisons(o))
 		o->view->poisoned = true;
 	if (o->e.opcode == WIRE_OP_STEP_COMMIT)
 		o->view->stuck = true;

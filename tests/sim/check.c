@@ -122,9 +122,8 @@ static void check_pool(struct sim *w, const struct pool *p)
 
 /* ---- what clients see ---- */
 
-void check_view(struct sim_client *c, struct sim_view *v)
+static void check_pages(struct sim *w, const struct sim_view *v)
 {
-	struct sim *w = c->sim;
 	const struct pages *pages = &sim_pool(w)->pages;
 
 	for (uint32_t i = 0; i < v->n_pages; i++)
@@ -134,6 +133,15 @@ void check_view(struct sim_client *c, struct sim_view *v)
 	for (uint32_t at = v->first_page * SIM_PAGE_TOKENS; at < v->committed; at++)
 		memory_check_row(w, v->table[at / SIM_PAGE_TOKENS - v->first_page].index,
 				 at % SIM_PAGE_TOKENS, v->chain[at], "committed");
+}
+
+void check_view(struct sim_client *c, struct sim_view *v)
+{
+	struct sim *w = c->sim;
+
+	if (c->hybrid)
+		images_check_view(c, v);
+	check_pages(w, v);
 }
 
 /* Its table is known: nothing is in flight, and the daemon has not ended anything of it. */
@@ -165,6 +173,9 @@ void check_world(struct sim *w)
 	if (!p)
 		return;
 	check_pool(w, p);
+	pools_check_quotas(w);
+	if (p->hybrid)
+		images_check_pool(w);
 	check_some_views(w);
 }
 
@@ -196,6 +207,13 @@ static bool outranks(const struct sim_op *a, const struct sim_op *b)
 	return b->serial == 0 || a->serial < b->serial;
 }
 
+/* Who waits for its own namespace keeps nobody of another one waiting. */
+static bool is_in_the_way(const struct sim_op *waiting, const struct sim_op *o)
+{
+	return waiting->where == &sim_core_pool(o->client->sim)->admission ||
+	       waiting->client->name_space == o->client->name_space;
+}
+
 /* It has been let in: did somebody who ranks above wait before, and waits still? */
 static void check_let_in(struct sim *w, struct sim_op *o)
 {
@@ -210,7 +228,8 @@ static void check_let_in(struct sim *w, struct sim_op *o)
 			if (other == o || !is_admission(other) || !other->waits)
 				continue;
 			r = request_of(other);
-			if (r && !list_is_empty(&r->in_wait) && outranks(other, o))
+			if (r && !list_is_empty(&r->in_wait) && outranks(other, o) &&
+			    other->where == r->u.prompt.waits_in && is_in_the_way(other, o))
 				o->overtook = true;
 		}
 	}
@@ -232,15 +251,25 @@ static bool mark_waiting(struct sim_op *o)
 {
 	struct request *r = request_of(o);
 
-	o->waits = r && r->u.prompt.seq && !list_is_empty(&r->in_wait);
+	o->waits =
+	    r && r->u.prompt.seq && !r->u.prompt.seq->admitted && !list_is_empty(&r->in_wait);
+	o->where = o->waits ? r->u.prompt.waits_in : NULL;
 	return o->waits;
+}
+
+static bool anybody_waits(struct sim *w)
+{
+	const struct core_pool *p = sim_core_pool(w);
+
+	return !list_is_empty(&p->admission) || !list_is_empty(&p->over_quota[0]) ||
+	       !list_is_empty(&p->over_quota[1]);
 }
 
 void check_admissions(struct sim *w)
 {
 	bool somebody = false;
 
-	if (!w->somebody_waits && list_is_empty(&sim_core_pool(w)->admission))
+	if (!w->somebody_waits && !anybody_waits(w))
 		return;
 	for (int pass = 0; pass < 2; pass++) {
 		for (uint32_t i = 0; i < w->n_clients; i++) {
@@ -272,9 +301,15 @@ static bool may_wait(struct sim *w, const struct sim_op *o)
 	return o->e.opcode == WIRE_OP_STEP_BEGIN && p->pages.count[PAGE_QUARANTINED];
 }
 
+static const struct seq *waiting_seq(const struct list *link)
+{
+	return list_entry(link, struct request, in_wait)->u.prompt.seq;
+}
+
 void check_rest(struct sim *w)
 {
-	const struct list *first = list_first(&sim_core_pool(w)->admission);
+	struct core_pool *p = sim_core_pool(w);
+	const struct list *first = list_first(&p->admission);
 
 	for (uint32_t i = 0; i < w->n_clients; i++) {
 		struct sim_client *c = &w->clients[i];
@@ -289,10 +324,22 @@ void check_rest(struct sim *w)
 				  (unsigned long long)o->submission, wire_opcode_name(o->e.opcode));
 		}
 	}
-	if (first && !w->core.draining && sim_core_pool(w)->state == CORE_POOL_READY) {
-		const struct seq *s = list_entry(first, struct request, in_wait)->u.prompt.seq;
+	if (images_is_hybrid(w))
+		images_check_rest(w);
+	if (w->core.draining || p->state != CORE_POOL_READY)
+		return;
+	for (uint16_t ns = 0; ns < w->config.n_namespaces; ns++) {
+		const struct list *own = list_first(&p->over_quota[ns]);
+		const struct seq *s = own ? waiting_seq(own) : NULL;
 
-		sim_check(w, pool_may_admit(sim_pool(w), (uint64_t)s->ceiling + s->surplus),
+		sim_check(w,
+			  !s || !pool_quota_allows(&p->pool, ns, (uint64_t)s->ceiling + s->surplus),
+			  "the first of namespace %u that waits for its quota could go on", ns);
+	}
+	if (first) {
+		const struct seq *s = waiting_seq(first);
+
+		sim_check(w, pool_may_admit(&p->pool, (uint64_t)s->ceiling + s->surplus),
 			  "the first that waits for room could be admitted");
 	}
 }
@@ -312,6 +359,8 @@ void check_empty(struct sim *w)
 	sim_check(w, w->core.sequences.used == 0 && w->core.steps.used == 0, "handles are left");
 	if (!p)
 		return;
+	if (p->hybrid)
+		images_check_empty(w);
 	sim_check(w,
 		  p->sequences == 0 && p->ceilings == 0 && p->surplus == 0 && p->live == 0 &&
 		      p->open_steps == 0,

@@ -36,6 +36,10 @@ static void finish_step(struct sim_client *c, struct sim_view *v)
 		write_rows(c, v, v->start, v->start + written);
 	else
 		ask_rows(c, v, v->start, written, false);
+	if (c->hybrid && chance(w, 15))
+		ask_image_read(c, v);
+	if (c->hybrid && k)
+		images_write(c, v, k, written);
 	if (bad)
 		ask_rows(c, v, 0, 1, true);
 	if (chance(w, 10))
@@ -64,10 +68,36 @@ static void in_step(struct sim_client *c, struct sim_view *v)
 		ask_truncate(c, v);
 	else if (kind < 94)
 		ask_close(c, v);
-	else if (kind < 97)
+	else if (kind < 96)
 		ask_table(c, v, true, NULL);
+	else if (kind < 97)
+		ask_checkpoint(c, v);
+	else if (kind < 98)
+		ask_image_read(c, v);
 	else
 		ask_read(c, v);
+}
+
+static void between_hybrid_steps(struct sim_client *c, struct sim_view *v)
+{
+	uint32_t kind = below(c->sim, 100);
+
+	if (kind < 35 && v->committed < v->max_tokens)
+		ask_begin(c, v, true, NULL);
+	else if (kind < 65)
+		ask_checkpoint(c, v);
+	else if (kind < 70)
+		ask_image_read(c, v);
+	else if (kind < 75)
+		ask_fork(c, v);
+	else if (kind < 77)
+		ask_truncate(c, v);
+	else if (kind < 80)
+		ask_table(c, v, true, NULL);
+	else if (kind < 82)
+		ask_read(c, v);
+	else
+		ask_close(c, v);
 }
 
 static void between_steps(struct sim_client *c, struct sim_view *v)
@@ -79,6 +109,12 @@ static void between_steps(struct sim_client *c, struct sim_view *v)
 		ask_abort(c, v);
 	else if (v->stuck)
 		ask_close(c, v);
+	else if (c->hybrid)
+		between_hybrid_steps(c, v);
+	else if (chance(w, 1))
+		ask_image_read(c, v);
+	else if (chance(w, 1))
+		ask_checkpoint(c, v);
 	else if (kind < 55 && v->committed < v->max_tokens)
 		ask_begin(c, v, true, NULL);
 	else if (kind < 66)
@@ -93,15 +129,31 @@ static void between_steps(struct sim_client *c, struct sim_view *v)
 		ask_close(c, v);
 }
 
+/* Lanes are few: who has some sequences goes on with those. */
+static bool wants_more(struct sim_client *c)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < SIM_SEQUENCES; i++)
+		n += c->views[i].used;
+	return !c->hybrid || n < 2 || chance(c->sim, 10);
+}
+
 static void act(struct sim_client *c)
 {
 	struct sim *w = c->sim;
 	struct sim_view *v = some_view(c);
 	uint32_t kind = below(w, 100);
 
-	if (!c->live || !c->attached || !client_has_room(c, 12))
+	if (!c->live || !client_has_room(c, 12))
 		return;
-	if (kind < 22)
+	if (kind >= 1 && kind < 30 && !wants_more(c))
+		kind = 50;
+	if (!c->attached)
+		ask_pool(c);
+	else if (kind < 1)
+		ask_detach(c);
+	else if (kind < 22)
 		ask_open(c, true, NULL);
 	else if (kind < 30)
 		ask_lookup(c, true, NULL);
@@ -109,6 +161,8 @@ static void act(struct sim_client *c)
 		ask_batch(c);
 	else if (kind < 35)
 		ask_cancel(c);
+	else if (kind < 36 && chance(w, 20))
+		ask_drop_retained(c);
 	else if (kind < 36)
 		ask_null(c);
 	else if (v && !v->open)
@@ -129,6 +183,8 @@ static void scribble(struct sim_client *c)
 		return;
 	from = v->start + below(c->sim, v->target - v->start);
 	write_rows(c, v, from, v->target);
+	if (c->hybrid)
+		images_scribble(c, v, from);
 }
 
 static void life(struct sim_client *c)
@@ -172,12 +228,12 @@ static void work(struct sim *w)
 static void arm_failpoint(struct sim *w)
 {
 	static const enum failpoint_name points[] = {
-	    FAILPOINT_commit_memory, FAILPOINT_open_memory, FAILPOINT_prefix_node,
-	    FAILPOINT_rows_memory,   FAILPOINT_slots_grow,  FAILPOINT_step_memory,
-	    FAILPOINT_timers_grow,
+	    FAILPOINT_commit_memory, FAILPOINT_image_memory, FAILPOINT_open_memory,
+	    FAILPOINT_prefix_node,   FAILPOINT_rows_memory,  FAILPOINT_slots_grow,
+	    FAILPOINT_step_memory,   FAILPOINT_timers_grow,
 	};
 
-	failpoint_arm(points[below(w, 7)], below(w, 4), 1);
+	failpoint_arm(points[below(w, 8)], below(w, 4), 1);
 }
 
 static void wake(struct sim_client *c)
@@ -187,6 +243,19 @@ static void wake(struct sim_client *c)
 	c->wake_pending = false;
 	c->sim->core_sleeps = false;
 	session_wake(c->session);
+}
+
+/* What was asked for goes on. */
+static void move(struct sim *w)
+{
+	struct sim_client *c = &w->clients[below(w, w->n_clients)];
+
+	if (chance(w, 25))
+		act(c);
+	wake(c);
+	sim_turn(w);
+	work(w);
+	client_reap(c);
 }
 
 void driver_event(struct sim *w)
@@ -212,8 +281,12 @@ void driver_event(struct sim *w)
 		life(c);
 	else if (kind < 980 && w->failpoints)
 		arm_failpoint(w);
+	else if (kind < 984)
+		pools_drop(w);
 	else
 		sim_turn(w);
+	for (uint32_t i = 0; i < w->moves; i++)
+		move(w);
 	if (w->quiet || kind >= 990)
 		sim_rest(w);
 }

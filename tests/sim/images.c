@@ -135,9 +135,8 @@ static struct sim_op *new_range(struct sim_client *c, uint16_t opcode, struct si
 static void send_words(struct sim_client *c, struct sim_view *v, uint32_t section, uint32_t first,
 		       uint32_t n, const uint64_t *from)
 {
-	struct payload_section_range range = {.section = section,
-					      .offset = first * sizeof(*from),
-					      .bytes = n * sizeof(*from)};
+	struct payload_section_range range = {
+	    .section = section, .offset = first * sizeof(*from), .bytes = n * sizeof(*from)};
 	struct sim_op *o;
 
 	if (n == 0)
@@ -146,13 +145,6 @@ static void send_words(struct sim_client *c, struct sim_view *v, uint32_t sectio
 	o->e.index = v->step_index;
 	o->e.generation = v->step_generation;
 	op_send(o);
-}
-
-static uint32_t ring_end(const struct sim_view *v, uint32_t tokens, uint32_t written)
-{
-	uint32_t end = v->start + written, most = v->start + tokens + SIM_RING_AHEAD;
-
-	return end < most ? end : most;
 }
 
 static void fill_ring(const struct sim_client *c, const struct sim_view *v, uint32_t from,
@@ -165,8 +157,7 @@ static void fill_ring(const struct sim_client *c, const struct sim_view *v, uint
 /* The state after `tokens` of the step, and the ring as far as rows are written. */
 void images_write(struct sim_client *c, struct sim_view *v, uint32_t tokens, uint32_t written)
 {
-	uint32_t end = ring_end(v, tokens, written), n = end - v->start;
-	uint32_t from = n > SIM_RING ? end - SIM_RING : v->start;
+	uint32_t from = v->start, end = from + written;
 	uint32_t half = below(c->sim, SIM_STATE_WORDS + 1), first = from % SIM_RING, wrapped;
 	uint64_t state[SIM_STATE_WORDS], ring[SIM_RING];
 
@@ -178,23 +169,21 @@ void images_write(struct sim_client *c, struct sim_view *v, uint32_t tokens, uin
 		return;
 	}
 	fill_ring(c, v, from, end, ring);
-	n = end - from;
-	wrapped = first + n > SIM_RING ? first + n - SIM_RING : 0;
+	wrapped = first + written > SIM_RING ? first + written - SIM_RING : 0;
 	send_words(c, v, 0, 0, half, state);
 	send_words(c, v, 0, half, SIM_STATE_WORDS - half, state);
-	send_words(c, v, 1, first, n - wrapped, ring);
+	send_words(c, v, 1, first, written - wrapped, ring);
 	send_words(c, v, 1, 0, wrapped, ring);
 }
 
 /* A mapped client writes while it believes that its step is open, be it dead for the daemon. */
-void images_scribble(struct sim_client *c, struct sim_view *v, uint32_t from)
+void images_scribble(struct sim_client *c, const struct sim_view *v, uint32_t from)
 {
 	uint64_t *state = state_at(c->sim, v->slots.target);
-	uint32_t end = v->start + SIM_RING_AHEAD < v->target ? v->start + SIM_RING_AHEAD : v->target;
 
 	for (uint32_t i = 0; i < SIM_STATE_WORDS; i++)
 		state[i] = state_word(v->chain, v->target, c->name_space, i) ^ 1;
-	fill_ring(c, v, from, end, ring_at(c->sim, v->slots.ring));
+	fill_ring(c, v, from, v->target, ring_at(c->sim, v->slots.ring));
 }
 
 void ask_checkpoint(struct sim_client *c, struct sim_view *v)
@@ -273,7 +262,7 @@ void took_checkpoint(struct sim_op *o, const struct completion *reply)
 	const struct sim_view *v = o->view;
 	struct sim *w = o->client->sim;
 	const struct config_pool *k = &w->config.pools[0];
-	bool off = v->no_reuse || !k->enable_prefix_caching;
+	bool off = v->no_reuse || !k->enable_prefix_caching || k->retained_slots == 0;
 	bool is_short = v->committed == 0 || v->committed < k->min_capture_tokens;
 	uint64_t what = reply->value0;
 	bool kept = what == PAYLOAD_CAPTURE_MADE || what == PAYLOAD_CAPTURE_EXISTS;
@@ -288,9 +277,7 @@ void took_checkpoint(struct sim_op *o, const struct completion *reply)
 		  (unsigned long long)k->min_capture_tokens, (unsigned long long)what);
 	sim_check(w, !kept || !text_is_inside_image(&v->text, v->committed, v->committed),
 		  "a state is captured at %u, inside an image", v->committed);
-	sim_check(w,
-		  !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT ||
-			sim_pool(w)->images.n_images == 0,
+	sim_check(w, !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT,
 		  "no slot for a capture, and nothing else happens");
 	w->captures += what == PAYLOAD_CAPTURE_MADE;
 	if (o->exact && kept && k->max_prefix_cache_pages == CONFIG_NULL)
@@ -315,15 +302,13 @@ static bool is_of_lane(const struct hybrid_layout *h, uint64_t offset, uint32_t 
 {
 	if (offset >= h->ring_offset)
 		return (offset - h->ring_offset) / h->ring_stride == lane;
-	return offset >= h->state_offset && (offset - h->state_offset) / h->state_stride / 2 == lane;
+	return offset >= h->state_offset &&
+	       (offset - h->state_offset) / h->state_stride / 2 == lane;
 }
 
-/* Does a copy that has not been done touch it? */
-static bool has_moves(struct sim *w, uint32_t lane)
+static bool touches(const struct list *jobs, const struct hybrid_layout *h, uint32_t lane)
 {
-	const struct hybrid_layout *h = &sim_core_pool(w)->layout;
-
-	list_for_each(link, following, &w->copies.submitted)
+	list_for_each(link, following, jobs)
 	{
 		const struct device_job *j =
 		    (const struct device_job *)(const void *)list_entry(link, struct job, link);
@@ -337,6 +322,14 @@ static bool has_moves(struct sim *w, uint32_t lane)
 		}
 	}
 	return false;
+}
+
+/* Does a copy that has not been done touch it? */
+static bool has_moves(struct sim *w, uint32_t lane)
+{
+	const struct hybrid_layout *h = &sim_core_pool(w)->layout;
+
+	return touches(&w->copies.submitted, h, lane) || touches(&w->copies.finished, h, lane);
 }
 
 static bool is_still_written(struct sim *w, const struct sim_view *mine, uint32_t lane)
@@ -440,8 +433,7 @@ static void check_retained_end(struct sim *w, const struct device_move *m, bool 
 	sim_check(w, at < p->pool.images.n_images, "a copy of retained slot %llu",
 		  (unsigned long long)at);
 	if (is_source)
-		sim_check(w,
-			  (it->state == IMAGE_VALID || it->state == IMAGE_DOOMED) && it->claims,
+		sim_check(w, (it->state == IMAGE_VALID || it->state == IMAGE_DOOMED) && it->claims,
 			  "a copy reads retained slot %llu, whose state %s", (unsigned long long)at,
 			  it->state == IMAGE_FILLING ? "is not there yet" : "was given up");
 	else
@@ -492,7 +484,19 @@ void images_check_pool(struct sim *w)
 			      count_lineage(s, it->lineage) <= 2,
 			  "a conversation keeps more than two states");
 	}
-	sim_check(w, held == claims, "%u claims are held, %u copies run", held, claims);
+	/* An open has claimed before it has released what it held. */
+	sim_check(w, held >= claims, "%u claims are held, %u copies run", held, claims);
+}
+
+void images_check_rest(struct sim *w)
+{
+	const struct images *s = &sim_pool(w)->images;
+
+	for (uint32_t i = 0; i < s->n_images; i++)
+		sim_check(w,
+			  s->image[i].claims == 0 &&
+			      (s->image[i].state == IMAGE_FREE || s->image[i].state == IMAGE_VALID),
+			  "retained slot %u is copied by nobody and still claimed", i);
 }
 
 void images_check_empty(struct sim *w)
@@ -501,11 +505,7 @@ void images_check_empty(struct sim *w)
 
 	sim_check(w, s->lanes_free == s->n_lanes, "%u of %u lanes are free at the end",
 		  s->lanes_free, s->n_lanes);
-	for (uint32_t i = 0; i < s->n_images; i++)
-		sim_check(w,
-			  s->image[i].claims == 0 && (s->image[i].state == IMAGE_FREE ||
-						      s->image[i].state == IMAGE_VALID),
-			  "retained slot %u is still being copied", i);
+	images_check_rest(w);
 	for (uint32_t i = 0; i < s->n_lanes; i++)
 		sim_check(w, s->lane[i].jobs == 0, "lane %u still has work", i);
 }

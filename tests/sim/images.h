@@ -6,9 +6,9 @@
  * images: the state images of the simulator's hybrid pools, and what is known of them.
  *
  * A pool has two sections. Each word of the replaced one is a stamp of the position that it is the
- * state of; an entry of the ring is a stamp of its position, at position modulo size. Nobody
- * writes further ahead in the ring than that the last entries before what is committed stay, so
- * these hold in every copy of it. One thread.
+ * state of; an entry of the ring is a stamp of its position, at position modulo size. No step is
+ * so long that the last entries before it are overwritten, so these hold in every copy of the
+ * ring, whatever becomes of the step. One thread.
  */
 
 #include <stdbool.h>
@@ -18,8 +18,8 @@
 #define SIM_RETAINED    3
 #define SIM_SECTIONS    2
 #define SIM_STATE_WORDS 3
-#define SIM_RING        32 /* entries */
-#define SIM_RING_AHEAD  24 /* that a step may write beyond what it commits */
+#define SIM_RING        128 /* entries */
+#define SIM_RING_AHEAD  112 /* most of a step: what it writes may come to nothing */
 #define SIM_RING_KEPT   (SIM_RING - SIM_RING_AHEAD)
 #define SIM_CAPTURES    4096
 
@@ -47,7 +47,7 @@ void images_describe(void *sections);
 /* ---- what a client does ---- */
 
 void images_write(struct sim_client *c, struct sim_view *v, uint32_t tokens, uint32_t written);
-void images_scribble(struct sim_client *c, struct sim_view *v, uint32_t from);
+void images_scribble(struct sim_client *c, const struct sim_view *v, uint32_t from);
 void ask_checkpoint(struct sim_client *c, struct sim_view *v);
 void ask_image_read(struct sim_client *c, struct sim_view *v);
 
@@ -64,6 +64,7 @@ void took_state(struct sim_op *o, struct sim_view *v);
 /* The state of a sequence that nothing has happened to is the one of what is committed. */
 void images_check_view(struct sim_client *c, const struct sim_view *v);
 void images_check_pool(struct sim *w);
+void images_check_rest(struct sim *w);
 void images_check_empty(struct sim *w);
 
 /* The longest position up to `most` that a state is kept of, found by its bytes. */

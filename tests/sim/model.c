@@ -11,7 +11,9 @@
 
 static bool is_write_before(const struct sim_op *o, const struct sim_view *v)
 {
-	return v && o->view == v && o->e.opcode == WIRE_OP_KV_WRITE;
+	return v && o->view == v &&
+	       (o->e.opcode == WIRE_OP_KV_WRITE || o->e.opcode == WIRE_OP_IMAGE_WRITE ||
+		o->e.opcode == WIRE_OP_IMAGE_READ);
 }
 
 bool model_is_quiet(struct sim *w, const struct sim_view *v)
@@ -38,7 +40,9 @@ static bool is_indexed(struct sim *w, uint64_t stamp)
 	const struct pool *p = sim_pool(w);
 
 	for (uint32_t i = 0; i < p->pages.fresh; i++) {
+		/* Of a partial page the rows behind it say nothing. */
 		if (p->pages.page[i].state == PAGE_INDEXED &&
+		    p->prefix.nodes[p->pages.page[i].next].length == SIM_PAGE_TOKENS &&
 		    memory_stamp(w, i, SIM_PAGE_TOKENS - 1) == stamp)
 			return true;
 	}
@@ -62,14 +66,41 @@ static uint32_t find_end(const struct sim_text *t, uint32_t n, uint32_t max_cach
 	return end;
 }
 
-uint32_t model_match(struct sim *w, const struct sim_text *t, const uint64_t *chain, uint32_t n,
-		     uint32_t max_cached, bool off, uint32_t *miss)
+/* A hybrid pool: the end may be anywhere, if a state was captured there. */
+static uint32_t match_state(struct sim *w, uint16_t name_space, const struct sim_text *t,
+			    const uint64_t *chain, uint32_t n, uint32_t max_cached, uint32_t *miss)
+{
+	uint32_t most = max_cached < n - 1 ? max_cached : n - 1, pages = 0, found;
+
+	*miss = max_cached < n - 1 ? PAYLOAD_MISS_LIMIT : PAYLOAD_MISS_NONE;
+	while (text_is_inside_image(t, most, n)) {
+		most--;
+		*miss = PAYLOAD_MISS_IMAGE;
+	}
+	while (pages + SIM_PAGE_TOKENS <= most && is_indexed(w, chain[pages + SIM_PAGE_TOKENS - 1]))
+		pages += SIM_PAGE_TOKENS;
+	found = images_match(w, chain, name_space, most);
+	if (found == most)
+		return found;
+	if (pages == 0 && found == 0)
+		*miss = PAYLOAD_MISS_NO_MATCH;
+	else
+		*miss = pages + SIM_PAGE_TOKENS <= most && found == pages ? PAYLOAD_MISS_DIVERGED
+									  : PAYLOAD_MISS_GONE;
+	return found;
+}
+
+uint32_t model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
+		     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off,
+		     uint32_t *miss)
 {
 	uint32_t end, found = 0;
 
 	*miss = PAYLOAD_MISS_OFF;
 	if (!sim_pool(w) || off || !w->config.pools[0].enable_prefix_caching)
 		return 0;
+	if (images_is_hybrid(w))
+		return match_state(w, name_space, t, chain, n, max_cached, miss);
 	end = find_end(t, n, max_cached, miss);
 	while (found < end && is_indexed(w, chain[found + SIM_PAGE_TOKENS - 1]))
 		found += SIM_PAGE_TOKENS;
@@ -134,11 +165,28 @@ static bool has_resident_child(const struct pool *p, uint32_t node)
 	return false;
 }
 
-static uint64_t rank_of(const struct pool *p, uint32_t node)
+struct rank { /* the lower one goes first; then the older one */
+	double index;
+	uint64_t place;
+};
+
+static struct rank rank_of(const struct pool *p, uint32_t node)
 {
 	const struct retain_run *run = &p->retain.runs[p->prefix.nodes[node].run];
+	const struct reuse *learned = retain_reuse(&p->retain);
+	uint32_t bucket = reuse_bucket(p->retain.tick - run->tick);
 
-	return run->tick * RETAIN_PARTS + run->part;
+	if (!learned)
+		return (struct rank){.place = run->tick * RETAIN_PARTS + run->part};
+	return (struct rank){.index = learned->index[reuse_cell(run->class, bucket)],
+			     .place = run->tick};
+}
+
+static bool goes_before(struct rank a, struct rank b)
+{
+	if (a.index < b.index || b.index < a.index)
+		return a.index < b.index;
+	return a.place < b.place;
 }
 
 static struct sim *watched(const struct pool *p)
@@ -149,26 +197,47 @@ static struct sim *watched(const struct pool *p)
 	return (struct sim *)(void *)((char *)c->core - offsetof(struct sim, core));
 }
 
-/* Called before a page goes: it is the oldest of those that may, by a scan of all. */
-void model_evict(const struct pool *p, uint32_t node)
+/* It is the first of those of some namespaces that may go, by a scan of all. */
+static void check_rank(struct sim *w, const struct pool *p, uint32_t node, uint64_t namespaces)
 {
-	struct sim *w = watched(p);
-	uint64_t rank = rank_of(p, node);
+	struct rank rank = rank_of(p, node);
 
-	w->evictions++;
-	sim_check(w,
-		  p->prefix.nodes[node].users == 0 &&
-		      !is_used(p, p->prefix.nodes[node].copies[TIER_DEVICE]),
-		  "a page is given up that a sequence uses");
-	sim_check(w, !has_resident_child(p, node), "a page is given up before its children");
 	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
 		const struct node *n = &p->prefix.nodes[i];
 
-		if (n->kind != NODE_TOKENS || n->copies[TIER_DEVICE] == COPY_NONE || n->users)
+		if (n->kind != NODE_TOKENS || n->copies[TIER_DEVICE] == COPY_NONE || n->users ||
+		    !(namespaces >> n->name_space & 1))
 			continue;
-		if (rank_of(p, i) >= rank || has_resident_child(p, i))
+		if (!goes_before(rank_of(p, i), rank) || has_resident_child(p, i))
 			continue;
-		sim_fail(w, "a page of rank %llu is given up, one of rank %llu is there",
-			 (unsigned long long)rank, (unsigned long long)rank_of(p, i));
+		sim_fail(w, "a page of rank %g, %llu is given up, one of rank %g, %llu is there",
+			 rank.index, (unsigned long long)rank.place, rank_of(p, i).index,
+			 (unsigned long long)rank_of(p, i).place);
 	}
+}
+
+/* Called before a page goes. */
+void model_evict(const struct pool *p, uint32_t node)
+{
+	struct sim *w = watched(p);
+	const struct node *n = &p->prefix.nodes[node];
+	uint64_t weakest;
+
+	w->evictions++;
+	sim_check(w, n->users == 0 && !is_used(p, n->copies[TIER_DEVICE]),
+		  "a page is given up that a sequence uses");
+	sim_check(w, !has_resident_child(p, node), "a page is given up before its children");
+	if (p->hybrid) {
+		sim_check(w, n->kept == 0 && n->state == STATE_NONE,
+			  "a page is given up that a kept state needs");
+		return;
+	}
+	check_rank(w, p, node, 1ull << n->name_space);
+	weakest = pools_weakest(p);
+	if (pools_is_forced(p, n->name_space))
+		return;
+	sim_check(w, weakest >> n->name_space & 1,
+		  "a page of namespace %u is given up, and another one has more than it is sure of",
+		  n->name_space);
+	check_rank(w, p, node, weakest);
 }

@@ -18,6 +18,7 @@ void ask_attach(struct sim_client *c);
 /* Without a sequence: leave the pool; outside it: attach, or ask that it be dropped. */
 void ask_detach(struct sim_client *c);
 void ask_pool(struct sim_client *c);
+void ask_drop_retained(struct sim_client *c);
 void took_attach(struct sim_op *o, const struct completion *reply);
 void attach_failed(struct sim_op *o, int status);
 

@@ -6,6 +6,7 @@
 #include "tests/sim/sim.h"
 
 #define ALLOW(status) (1u << -(status))
+#define SURPLUS       8 /* pages, more than a sequence comes to have */
 
 static struct sim_view *free_view(struct sim_client *c)
 {
@@ -26,6 +27,22 @@ static void maybe_deadline(struct sim_op *o)
 }
 
 /* ---- open, lookup ---- */
+
+/* Of system block, last user message and opener; none inside an image. */
+static void draw_offsets(struct sim *w, const struct sim_text *t, uint32_t n,
+			 struct payload_open *p)
+{
+	uint32_t opener = chance(w, 50) ? n : 1 + below(w, n);
+	uint32_t user = chance(w, 50) ? opener : below(w, opener + 1);
+	uint32_t system = below(w, opener + 1);
+
+	p->chunk_tokens = chance(w, 50) ? 1 + below(w, 40) : 0;
+	if (text_is_inside_image(t, opener, n))
+		return;
+	p->opener_tokens = opener;
+	p->user_end_tokens = text_is_inside_image(t, user, n) ? 0 : user;
+	p->system_end_tokens = text_is_inside_image(t, system, n) ? 0 : system;
+}
 
 static void fill_prompt(struct sim_op *o, struct sim_text *t, uint32_t n, bool off)
 {
@@ -56,8 +73,10 @@ static void fill_prompt(struct sim_op *o, struct sim_text *t, uint32_t n, bool o
 	o->n = n;
 	o->exact = model_is_quiet(w, NULL);
 	text_chain(t, c->name_space, n, chain);
-	o->expected = model_match(w, t, chain, n, cap, off, &o->expected_miss);
+	o->expected = model_match(w, c->name_space, t, chain, n, cap, off, &o->expected_miss);
 	o->bound = cap;
+	if (chance(w, 50))
+		draw_offsets(w, t, n, p);
 }
 
 static uint32_t draw_length(struct sim *w, uint32_t most)
@@ -75,7 +94,7 @@ void ask_open(struct sim_client *c, bool send, struct sim_op **out)
 	struct sim_view *v = free_view(c);
 	struct payload_open *p;
 	struct sim_op *o;
-	uint32_t n = draw_length(w, most);
+	uint32_t n = draw_length(w, c->hybrid && chance(w, 80) && most > 110 ? 110 : most);
 
 	if (out)
 		*out = NULL;
@@ -83,7 +102,7 @@ void ask_open(struct sim_client *c, bool send, struct sim_op **out)
 		return;
 	text_draw(w, &v->text);
 	v->no_reuse = chance(w, 4);
-	v->max_tokens = n + below(w, most - n + 1) / (1 + below(w, 3));
+	v->max_tokens = n + below(w, most - n + 1) / (1 + below(w, c->hybrid ? 12 : 3));
 	o = op_new(c, WIRE_OP_OPEN, NULL);
 	o->fork = v;
 	fill_prompt(o, &v->text, n, v->no_reuse);
@@ -135,6 +154,9 @@ void ask_fork(struct sim_client *c, struct sim_view *v)
 	if (o->e.arg0 == 0)
 		o->allowed = ALLOW(WIRE_EINVAL);
 	o->allowed |= ALLOW(WIRE_EQUOTA);
+	/* With its parent's duplicates it may need more than there is. */
+	if (o->e.arg0 / SIM_PAGE_TOKENS + SURPLUS > w->config.pools[0].pool_pages)
+		o->allowed |= ALLOW(WIRE_ENOSPC);
 	op_out(o, SIM_TABLE * sizeof(struct payload_handle));
 	maybe_deadline(o);
 	op_send(o);
@@ -151,8 +173,12 @@ void ask_truncate(struct sim_client *c, struct sim_view *v)
 	o->e.arg0 = n;
 	if (n < v->first_page * SIM_PAGE_TOKENS)
 		o->allowed = ALLOW(WIRE_EINVAL);
+	if (c->hybrid)
+		o->allowed = n == v->committed ? 1 : ALLOW(WIRE_ENOTSUP);
+	if (v->step || v->stuck)
+		o->allowed |= ALLOW(WIRE_EBUSY) | ALLOW(WIRE_EINVAL);
 	if (v->step)
-		o->allowed = ALLOW(WIRE_EBUSY) | ALLOW(WIRE_EINVAL);
+		o->allowed &= ~1u;
 	op_send(o);
 }
 
@@ -189,6 +215,8 @@ void ask_begin(struct sim_client *c, struct sim_view *v, bool send, struct sim_o
 		n = v->known - v->committed;
 	if (n > most)
 		n = most;
+	if (c->hybrid && n > SIM_RING_AHEAD)
+		n = SIM_RING_AHEAD;
 	o->e.arg0 = v->committed + n;
 	if (n == 0)
 		o->allowed = ALLOW(WIRE_EINVAL);
@@ -197,7 +225,7 @@ void ask_begin(struct sim_client *c, struct sim_view *v, bool send, struct sim_o
 	if (w->windows && v->committed > 64 && chance(w, 50))
 		p->window_start_tokens = v->committed - 20 - below(w, 40);
 	o->first = p->window_start_tokens;
-	op_out(o, SIM_TABLE * sizeof(struct payload_handle));
+	op_out(o, sizeof(struct payload_step_slots) + SIM_TABLE * sizeof(struct payload_handle));
 	maybe_deadline(o);
 	if (out)
 		*out = o;
@@ -257,6 +285,21 @@ void ask_rows(struct sim_client *c, struct sim_view *v, uint32_t first, uint32_t
 	v->poisoned = true;
 }
 
+/* Where the state after these tokens is. Seldom another slot, by mistake. */
+static void name_slot(struct sim *w, const struct sim_view *v, struct payload_receipt *p,
+		      struct sim_op *o)
+{
+	p->slot = v->slots.target;
+	p->slot_generation = v->slots.generation;
+	if (!chance(w, 3))
+		return;
+	o->allowed = ALLOW(WIRE_EINVAL);
+	if (chance(w, 50))
+		p->slot = v->slots.source;
+	else
+		p->slot_generation--;
+}
+
 void ask_commit(struct sim_client *c, struct sim_view *v, uint32_t tokens, bool tell_ids)
 {
 	struct sim_op *o = new_step_op(c, WIRE_OP_STEP_COMMIT, v);
@@ -274,6 +317,8 @@ void ask_commit(struct sim_client *c, struct sim_view *v, uint32_t tokens, bool 
 
 	*p = (struct payload_receipt){
 	    .n_pages = n_pages, .n_tokens = n_ids, .n_spans = n_spans, .tokens_commit = tokens};
+	if (c->hybrid && tokens)
+		name_slot(c->sim, v, p, o);
 	memcpy(pages, v->table + (first - v->first_page), n_pages * sizeof(*pages));
 	memcpy(pages + n_pages, spans, n_spans * sizeof(spans[0]));
 	ids = (uint32_t *)(void *)((struct payload_span *)(void *)(pages + n_pages) + n_spans);
@@ -282,7 +327,7 @@ void ask_commit(struct sim_client *c, struct sim_view *v, uint32_t tokens, bool 
 	o->n = tokens;
 	o->first = n_ids || end <= known;
 	if (v->poisoned)
-		o->allowed = ALLOW(WIRE_ESTEP);
+		o->allowed = (o->allowed & ~1u) | ALLOW(WIRE_ESTEP);
 	o->exact = model_is_quiet(c->sim, v);
 	o->bound = (uint32_t)sim_pool(c->sim)->stats.publish_stops;
 	v->step = false; /* it states that no access is in flight */
@@ -380,7 +425,7 @@ void ask_cancel(struct sim_client *c)
 
 	other = &c->ops[at];
 	if (!other->used || !other->submission || is_final(other->e.opcode) ||
-	    other->e.opcode == WIRE_OP_POOL_ATTACH)
+	    other->e.opcode == WIRE_OP_POOL_ATTACH || other->e.opcode == WIRE_OP_POOL_DETACH)
 		return;
 	o = op_new(c, WIRE_OP_CANCEL, NULL);
 	o->e.arg0 = other->submission;

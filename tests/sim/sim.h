@@ -106,7 +106,6 @@ struct sim_client {
 	struct session *session; /* NULL: gone, or never there */
 	bool live;               /* attached and not ended */
 	bool process;            /* it still runs */
-	bool expects_end;
 	struct sim_memory *memory;
 	struct ring_producer submissions;
 	struct ring_consumer completions;
@@ -138,14 +137,14 @@ struct sim {
 	struct sim_executor copies, work;
 	struct sim_client clients[SIM_CLIENTS];
 	uint32_t n_clients;
-	bool mapped, quiet, failing, failpoints, windows, hybrid, rules;
-	bool somebody_waits;
+	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, somebody_waits;
 	uint32_t work_rate; /* of 100: how often an executor runs a job */
+	uint32_t moves;     /* after each event: how fast things go on */
 	bool core_sleeps, slept;
 	uint64_t sleep_until_ns;
-	uint64_t done;                     /* things that can change what others find */
-	uint64_t cached, opens, evictions; /* to see that a run did something */
-	uint64_t claims, captures, drops;
+	uint64_t done; /* things that can change what others find */
+	/* to see that a run did something */
+	uint64_t cached, opens, evictions, claims, captures, drops;
 	struct sim_captures asked;
 };
 
@@ -225,13 +224,12 @@ void ask_cancel(struct sim_client *c);
 void ask_null(struct sim_client *c);
 
 void answer_take(struct sim_op *o, const struct completion *reply);
-bool answer_may_be_late(const struct sim *w, uint64_t since_ns, uint64_t ttl_s);
 
 /* ---- model.c: what may be found ---- */
-
 /* The longest reuse of a prompt as of now, from the bytes of indexed pages; *miss why no more. */
-uint32_t model_match(struct sim *w, const struct sim_text *t, const uint64_t *chain, uint32_t n,
-		     uint32_t max_cached, bool off, uint32_t *miss);
+uint32_t model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
+		     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off,
+		     uint32_t *miss);
 /* Nobody else can change what is found until this answer comes. */
 bool model_is_quiet(struct sim *w, const struct sim_view *v); /* v: its writes are no matter */
 /* What is committed is found; unless it has stopped to publish, or the answer came late. */
@@ -247,7 +245,6 @@ void check_rest(struct sim *w);
 void check_empty(struct sim *w);
 
 /* ---- driver.c ---- */
-
 void driver_event(struct sim *w);
 
 #endif

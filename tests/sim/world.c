@@ -12,6 +12,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/front/hybrid.h"
 #include "shm/guard.h"
 
 static const struct sim *running; /* for the text of a panic */
@@ -164,7 +165,7 @@ static void draw_config(struct sim *w)
 	    .pool_bytes = CONFIG_NULL,
 	    .pool_pages = pages,
 	    .lanes = 2 + below(w, SIM_LANES - 1),
-	    .retained_slots = below(w, SIM_RETAINED + 1),
+	    .retained_slots = chance(w, 10) ? 0 : 1 + below(w, SIM_RETAINED),
 	    .min_capture_tokens = chance(w, 50) ? 20 : 0,
 	    .kv_cache_dtype = KERNEL_FLOAT32,
 	    .kv_page_size = SIM_PAGE_TOKENS,
@@ -198,6 +199,7 @@ static void draw_world(struct sim *w)
 	w->hybrid = chance(w, 45);
 	w->rules = chance(w, 35);
 	w->work_rate = chance(w, 20) ? 2 : 10 + below(w, 90);
+	w->moves = w->quiet || chance(w, 25) ? 0 : below(w, 8);
 	w->n_clients = 1 + below(w, SIM_CLIENTS);
 	w->now_ns = 1000000000 + random_below(&w->random, 1000000000);
 }
@@ -215,6 +217,7 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 	failpoint_clear();
 	pool_evict_hook = NULL;
 	draw_world(w);
+	hybrid_piece_bytes = chance(w, 50) ? (64 + below(w, 1024)) * 8ull : HYBRID_PIECE_BYTES;
 	draw_config(w);
 	sim_executor_init(&w->copies);
 	sim_executor_init(&w->work);
@@ -332,7 +335,7 @@ void sim_rest(struct sim *w)
 			some |= client_reap(&w->clients[i]);
 		some |= !sim_executor_is_idle(&w->copies) || !sim_executor_is_idle(&w->work) ||
 			!list_is_empty(&w->core.ready) || !list_is_empty(&w->core.closing) ||
-			!list_is_empty(&w->core.dying);
+			!list_is_empty(&w->core.dying) || !list_is_empty(&w->core.answered);
 		idle = some ? 0 : idle + 1;
 	}
 	check_world(w);

@@ -10,10 +10,12 @@
 #include <grp.h>
 #include <pwd.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -327,6 +329,28 @@ static void a_secret_is_made_once_for_each_name_and_for_its_owner_alone(void **s
 	assert_int_equal(rmdir(folder), 0);
 }
 
+static void a_secret_that_finds_no_room_says_so_and_leaves_nothing_behind(void **state)
+{
+	char folder[] = "/tmp/kvhost-secret-XXXXXX";
+	struct rlimit before, none;
+	const char *wrong_name;
+	uint8_t secret[32];
+	int r;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+	none = (struct rlimit){.rlim_cur = 0, .rlim_max = before.rlim_max};
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+	r = secret_load(folder, SECRET_KEY, secret, sizeof(secret), &wrong_name);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+	signal(SIGXFSZ, SIG_DFL);
+	assert_int_equal(r, -EFBIG);
+	assert_string_equal(wrong_name, SECRET_KEY);
+	assert_int_equal(rmdir(folder), 0); /* it is empty */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -339,6 +363,7 @@ int main(void)
 	    cmocka_unit_test(the_keys_of_namespaces_stand_in_the_file_only),
 	    cmocka_unit_test(the_salt_is_described_by_nobody),
 	    cmocka_unit_test(a_secret_is_made_once_for_each_name_and_for_its_owner_alone),
+	    cmocka_unit_test(a_secret_that_finds_no_room_says_so_and_leaves_nothing_behind),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
