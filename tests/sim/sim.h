@@ -17,10 +17,10 @@
 #include "tests/sim/executor.h"
 #include "tests/sim/images.h"
 #include "tests/sim/pools.h"
+#include "tests/sim/text.h"
 
 #define SIM_FAILED      3 /* exit code of a run in which a check of the simulator failed */
 #define SIM_PAGE_TOKENS 16
-#define SIM_TOKENS      384 /* most of a sequence */
 #define SIM_TABLE       (SIM_TOKENS / SIM_PAGE_TOKENS)
 #define SIM_PAGES       200
 #define SIM_CLIENTS     4
@@ -30,18 +30,8 @@
 #define SIM_OUT         4096 /* where answers go in a slot */
 #define SIM_SUBMISSIONS 32
 #define SIM_COMPLETIONS 32
-#define SIM_SEGMENT     20 /* tokens between two places where prompts part */
-#define SIM_SEGMENTS    (SIM_TOKENS / SIM_SEGMENT + 1)
-#define SIM_IMAGES      2
 
-/* ---- what a sequence is made of ---- */
-
-struct sim_text {
-	uint8_t family;
-	uint8_t variant;
-	uint8_t image[SIM_IMAGES];    /* digest of each image; 0: it is not there */
-	uint8_t branch[SIM_SEGMENTS]; /* which of the possible continuations */
-};
+/* ---- what a client has ---- */
 
 struct sim_view { /* a sequence, as its client knows it */
 	bool used, open, closing;
@@ -169,18 +159,6 @@ void sim_trace(const struct sim *w, const char *format, ...) __attribute__((form
 
 /* A whole run of a seed; returns, or exits with SIM_FAILED. */
 void sim_run(const struct sim_options *options);
-
-/* ---- text.c: prompts, stamps ---- */
-
-void text_draw(struct sim *w, struct sim_text *t);
-void text_branch_from(struct sim *w, struct sim_text *t, uint32_t position);
-uint32_t text_token(const struct sim_text *t, uint32_t position);
-/* Spans that begin at `from` or later and before `to`. */
-uint32_t text_spans(const struct sim_text *t, uint32_t from, uint32_t to,
-		    struct payload_span out[SIM_IMAGES]);
-void text_drop_images(struct sim_text *t, uint32_t from, uint32_t end); /* those cut by `end` */
-void text_chain(const struct sim_text *t, uint16_t name_space, uint32_t n, uint64_t *chain);
-bool text_is_inside_image(const struct sim_text *t, uint32_t position, uint32_t end);
 
 /* ---- memory.c: the bytes of the pool, as a mapped client sees them ---- */
 
