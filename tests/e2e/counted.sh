@@ -33,6 +33,12 @@ done
 names=$(sed -n 's/^\(POOL_\)\{0,1\}\(COUNTER\|HISTOGRAM\)(\([a-z0-9_]*\),.*/\3/p
 	s/^NAMESPACE_GAUGE(\([a-z0-9_]*\), ".*/\1/p' "$table")
 moved=$(for program in $counted_programs; do cat "$counted_folder/${program##*/}"; done | sort -u)
+# Not asked for where the host gave no huge pages to the test that moves them.
+skipped=
+if grep -q '^SKIP: .* a_hole_without_memory_behind_it_ends_the_session' \
+	"${counted_folder%/*}/hostile/test_memory.log"; then
+	skipped='faults_guarded sessions_closed_fault'
+fi
 result=ok
 for name in $names; do
 	if printf '%s\n' "$moved" | grep -qx "$name"; then
@@ -40,7 +46,8 @@ for name in $names; do
 			echo "# $name moved: a fault of the daemon"
 			result="not ok"
 		fi
-	elif ! printf '%s' "$faults" | grep -q "^$name:"; then
+	elif ! printf '%s' "$faults" | grep -q "^$name:" &&
+		! printf '%s\n' $skipped | grep -qx "$name"; then
 		echo "# no test moves $name"
 		result="not ok"
 	fi
