@@ -92,6 +92,7 @@ struct core_pool {
 	struct plan plan;
 	struct device_memory memory;
 	struct device_job making;
+	struct job populating; /* after it: the memory of what is known of its pages */
 	struct pool pool;
 	struct mover mover;
 	struct pool_counters *counters;

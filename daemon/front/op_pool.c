@@ -223,6 +223,32 @@ static void set_quotas(struct core_pool *p)
 	}
 }
 
+static void populate(struct job *job)
+{
+	struct core_pool *p = list_entry(job, struct core_pool, populating);
+
+	prefix_populate(&p->pool.prefix, p->pool.limits.pages);
+}
+
+static void populated(struct job *job)
+{
+	struct core_pool *p = list_entry(job, struct core_pool, populating);
+
+	mover_init(&p->mover, &p->pool.pages, p->core->device, &p->memory, pages_cleaned, p);
+	set_quotas(p);
+	core_pool_remember(p);
+	p->state = CORE_POOL_READY;
+	p->idle_since_ns = p->core->now_ns;
+	p->published_change = true;
+	log_write(p->core->log, LOG_LEVEL_NOTICE,
+		  "pool %s: %llu pages of %u tokens, %llu bytes each; %s%s%s", p->config->name,
+		  (unsigned long long)p->plan.pages, p->geometry.page_tokens,
+		  (unsigned long long)p->geometry.page_stride, p->memory.huge_note,
+		  p->plan.fallback_reason[0] ? "; " : "", p->plan.fallback_reason);
+	list_for_each(link, following, &p->attaching)
+	    request_ready(list_entry(link, struct request, in_wait));
+}
+
 static void made(struct job *job)
 {
 	struct core_pool *p = ((struct device_job *)(void *)job)->owner;
@@ -261,19 +287,8 @@ static void made(struct job *job)
 		forget_description(p);
 		return;
 	}
-	mover_init(&p->mover, &p->pool.pages, p->core->device, &p->memory, pages_cleaned, p);
-	set_quotas(p);
-	core_pool_remember(p);
-	p->state = CORE_POOL_READY;
-	p->idle_since_ns = p->core->now_ns;
-	p->published_change = true;
-	log_write(p->core->log, LOG_LEVEL_NOTICE,
-		  "pool %s: %llu pages of %u tokens, %llu bytes each; %s%s%s", p->config->name,
-		  (unsigned long long)p->plan.pages, p->geometry.page_tokens,
-		  (unsigned long long)p->geometry.page_stride, p->memory.huge_note,
-		  p->plan.fallback_reason[0] ? "; " : "", p->plan.fallback_reason);
-	list_for_each(link, following, &p->attaching)
-	    request_ready(list_entry(link, struct request, in_wait));
+	p->populating = (struct job){.run = populate, .done = populated};
+	p->core->work->submit(p->core->work, &p->populating);
 }
 
 static bool describe(struct request *r, struct core_pool *p)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prefix: see prefix.h. Core thread; nothing here blocks. */
+/* prefix: see prefix.h. Core thread, and nothing blocks, but in prefix_populate. */
 #include "daemon/state/prefix.h"
 
 #include <errno.h>
@@ -88,6 +88,20 @@ void prefix_deinit(struct prefix *p)
 uint64_t prefix_bytes(const struct prefix *p)
 {
 	return nodes_bytes(p) + tokens_bytes(p) + table_bytes(p);
+}
+
+/* As good as it goes: what is not there yet comes when it is touched. */
+static void populate(void *memory, uint64_t bytes)
+{
+	(void)madvise(memory, bytes, MADV_POPULATE_WRITE);
+}
+
+void prefix_populate(struct prefix *p, uint32_t nodes)
+{
+	must(nodes <= p->capacity);
+	populate(p->nodes, nodes * sizeof(*p->nodes));
+	populate(p->tokens, (uint64_t)nodes * p->page_tokens * sizeof(*p->tokens));
+	populate(p->table, table_bytes(p));
 }
 
 /* ---- the table: open addressing, linear probing, the home slot is in the tag ---- */

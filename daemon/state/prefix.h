@@ -113,6 +113,9 @@ int prefix_init(struct prefix *p, uint32_t capacity, uint32_t page_tokens,
 		const struct key_maker *maker, const uint8_t stamp[16]);
 void prefix_deinit(struct prefix *p);
 uint64_t prefix_bytes(const struct prefix *p); /* of address space, at most */
+/* Before its first use, on any thread; takes a while: gets the memory of the table and of the first
+ * `nodes` nodes, so that later nobody waits for it. */
+void prefix_populate(struct prefix *p, uint32_t nodes);
 
 static inline const uint32_t *prefix_tokens(const struct prefix *p, uint32_t node)
 {
