@@ -76,6 +76,8 @@ static void stats_speak_prometheus(void **state)
 	assert_true(says("# HELP kvhost_pool_pages_capacity Pages of the pool.\n"));
 	assert_true(says("# TYPE kvhost_pool_pages_capacity gauge\n"));
 	assert_true(says("kvhost_pool_pages_capacity{pool=\"small\"} 64\n"));
+	assert_true(says("kvhost_pool_index_bytes{pool=\"small\"} "));
+	assert_false(says("kvhost_pool_index_bytes{pool=\"small\"} 0\n"));
 	assert_true(says("kvhost_pool_opens_total{pool=\"small\"} 1\n"));
 	assert_true(says("# TYPE kvhost_latency_open_seconds histogram\n"));
 	assert_true(says("kvhost_latency_open_seconds_bucket{le=\"1e-06\"} "));
@@ -230,6 +232,7 @@ static void a_pool_is_dropped_when_nobody_uses_it(void **state)
 	assert_int_equal(kvctl(&d, "pool", "drop", "small", "--json"), 0);
 	assert_true(says("\"dropped\": true"));
 	assert_int_equal(daemon_await(&d, "small", "pool_pages_capacity", 0, WITHIN_MS), 0);
+	assert_int_equal(daemon_pool_counter(&d, "small", "pool_index_bytes"), 0);
 	assert_int_equal(daemon_pool_counter(&d, "small", "pool_opens"), 2);
 	assert_int_equal(daemon_await(&d, "", "pools_dropped", 1, WITHIN_MS), 1);
 	assert_int_equal(kvctl(&d, "pool", "drop", "small", "--json"), 0);
