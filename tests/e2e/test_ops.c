@@ -232,7 +232,7 @@ static void a_pool_is_dropped_when_nobody_uses_it(void **state)
 	assert_int_equal(kvctl(&d, "pool", "drop", "small", "--json"), 0);
 	assert_true(says("\"dropped\": true"));
 	assert_int_equal(daemon_await(&d, "small", "pool_pages_capacity", 0, WITHIN_MS), 0);
-	assert_int_equal(daemon_pool_counter(&d, "small", "pool_index_bytes"), 0);
+	assert_int_equal(daemon_await(&d, "small", "pool_index_bytes", 0, WITHIN_MS), 0);
 	assert_int_equal(daemon_pool_counter(&d, "small", "pool_opens"), 2);
 	assert_int_equal(daemon_await(&d, "", "pools_dropped", 1, WITHIN_MS), 1);
 	assert_int_equal(kvctl(&d, "pool", "drop", "small", "--json"), 0);
