@@ -498,17 +498,18 @@ struct footprint footprint_of(pid_t pid)
 {
 	struct footprint f = {0};
 	unsigned long long pages = 0;
-	char path[64];
+	char path[64], line[512];
 	FILE *file;
-	int c;
 
 	(void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
 	f.descriptors = entries_of(path, "");
 	(void)snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
 	file = fopen(path, "re");
 	assert_non_null(file);
-	while ((c = getc(file)) != EOF)
-		f.maps += c == '\n';
+	while (fgets(line, sizeof(line), file)) {
+		f.maps++;
+		f.shared_maps += strstr(line, "/memfd:") != NULL;
+	}
 	fclose(file);
 	(void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
 	file = fopen(path, "re");
@@ -530,10 +531,13 @@ static bool is_flat(void *context)
 	const struct growth *g = context;
 	struct footprint now = footprint_of(g->pid);
 
-	/* The allocator may keep a few maps more; a sanitizer keeps what was freed. */
-	return now.descriptors <= g->before->descriptors && now.maps <= g->before->maps + 8 &&
+	/* The allocator may keep a few maps more. A sanitizer keeps what was freed, and its own
+	 * maps come and go. */
+	return now.descriptors <= g->before->descriptors &&
+	       now.shared_maps <= g->before->shared_maps &&
 	       now.huge_bytes <= g->before->huge_bytes &&
-	       (PATIENCE > 1 || now.resident_bytes <= g->before->resident_bytes + (2u << 20));
+	       (PATIENCE > 1 || (now.maps <= g->before->maps + 8 &&
+				 now.resident_bytes <= g->before->resident_bytes + (2u << 20)));
 }
 
 /* What belongs to a session that has ended is unmapped a moment later. */
@@ -545,9 +549,10 @@ void expect_footprint(pid_t pid, const struct footprint *before)
 	if (await(is_flat, &g, WITHIN_MS))
 		return;
 	now = footprint_of(pid);
-	fail_msg("process %d: %u descriptors, %u before; %u maps, %u before; %llu KiB, %llu before",
-		 (int)pid, now.descriptors, before->descriptors, now.maps, before->maps,
-		 (unsigned long long)now.resident_bytes / 1024,
+	fail_msg("process %d: %u descriptors, %u before; %u maps (%u shared), %u (%u) before; %llu "
+		 "KiB, %llu before",
+		 (int)pid, now.descriptors, before->descriptors, now.maps, now.shared_maps,
+		 before->maps, before->shared_maps, (unsigned long long)now.resident_bytes / 1024,
 		 (unsigned long long)before->resident_bytes / 1024);
 }
 

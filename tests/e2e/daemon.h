@@ -63,7 +63,7 @@ void daemon_note(const struct daemon *d);
 
 /* What a process uses, from /proc. */
 struct footprint {
-	unsigned descriptors, maps;
+	unsigned descriptors, maps, shared_maps; /* shared: those of memory files */
 	uint64_t resident_bytes, huge_bytes;
 };
 struct footprint footprint_of(pid_t pid);
