@@ -66,7 +66,6 @@ bool budget_compute(struct request *r, struct core_pool *p)
 	    .headroom_bytes = k->headroom_bytes,
 	    .pool_pages_limit = k->pool_pages == CONFIG_NULL ? 0 : k->pool_pages,
 	    .page_stride = p->geometry.page_stride,
-	    .page_tokens = p->geometry.page_tokens,
 	    .max_sequence_tokens = k->max_sequence_length,
 	    .lanes = k->lanes,
 	    .state_slot_bytes = p->layout.state_stride,
@@ -74,21 +73,12 @@ bool budget_compute(struct request *r, struct core_pool *p)
 	    .prefix_caching = k->enable_prefix_caching,
 	    .max_prefix_pages =
 		k->max_prefix_cache_pages == CONFIG_NULL ? PLAN_NULL : k->max_prefix_cache_pages,
-	    .shadow_lru = k->shadow_lru,
+	    .limits = budget_limits(p),
 	};
 
 	if (!take_retained(r, p, &wish.available_bytes))
 		return false;
-	if (k->pool_bytes == CONFIG_NULL && k->pool_pages != CONFIG_NULL)
-		wish.pool_bytes = k->pool_pages > UINT64_MAX / 4 / wish.page_stride
-				      ? PLAN_NULL
-				      : k->pool_pages * wish.page_stride +
-					    2 * k->lanes * p->layout.state_stride +
-					    wish.workspace_bytes;
 	if (plan_compute(&wish, &p->plan, refusal))
 		return refused(r, WIRE_ENOSPC, "%s", refusal);
-	if (p->plan.pages > POOL_PAGES_MAX)
-		return refused(r, WIRE_ENOSPC, "%llu pages are more than a pool can have",
-			       (unsigned long long)p->plan.pages);
 	return true;
 }
