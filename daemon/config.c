@@ -153,11 +153,10 @@ static struct plan_wish pool_wish(const struct config_pool *p)
 {
 	return (struct plan_wish){
 	    .pool_pages_limit = p->pool_pages == CONFIG_NULL ? 0 : p->pool_pages,
-	    .page_tokens = p->kv_page_size,
 	    .max_sequence_tokens = p->max_sequence_length,
 	    .prefix_caching = p->enable_prefix_caching,
 	    .max_prefix_pages = p->max_prefix_cache_pages,
-	    .shadow_lru = p->shadow_lru,
+	    .limits = {.page_tokens = (uint32_t)p->kv_page_size, .shadow_lru = p->shadow_lru},
 	};
 }
 

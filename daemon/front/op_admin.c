@@ -166,12 +166,13 @@ static json_t *plan_of(const struct core_pool *p)
 		return json_null();
 	}
 	return json_pack(
-	    "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o}", "budget_bytes",
+	    "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o}", "budget_bytes",
 	    (json_int_t)x->budget_bytes, "lanes", (json_int_t)p->config->lanes, "lane_slot_bytes",
 	    (json_int_t)x->lane_bytes, "retained_slot_bytes", (json_int_t)x->retained_bytes,
-	    "workspace_bytes", (json_int_t)x->workspace_bytes, "pages", (json_int_t)x->pages,
-	    "page_bytes", (json_int_t)x->page_bytes, "left_bytes", (json_int_t)x->left_bytes,
-	    "reserve_pages", (json_int_t)x->reserve_pages, "requested_prefix_pages", requested,
+	    "workspace_bytes", (json_int_t)x->workspace_bytes, "index_bytes",
+	    (json_int_t)x->index_bytes, "pages", (json_int_t)x->pages, "page_bytes",
+	    (json_int_t)x->page_bytes, "left_bytes", (json_int_t)x->left_bytes, "reserve_pages",
+	    (json_int_t)x->reserve_pages, "requested_prefix_pages", requested,
 	    "effective_prefix_pages", (json_int_t)x->effective_prefix_pages, "fallback_reason",
 	    x->fallback_reason[0] ? json_string(x->fallback_reason) : json_null());
 }

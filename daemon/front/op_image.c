@@ -146,28 +146,13 @@ static enum run_result section_run(struct request *r, uint32_t *budget)
 	return RUN_WAIT;
 }
 
-const struct request_kind kind_image_write = {
-    .opcode = WIRE_OP_IMAGE_WRITE,
-    .in_bytes = sizeof(struct payload_section_range),
-    .head_only = true,
-    .target = TARGET_STEP,
-    .waits = true,
-    .rows = true,
-    .latency = -1,
-    .check = section_check,
-    .run = section_run,
-    .abandon = image_abandon,
-};
+/* Both ways differ in what may be named: only an open step may be written to. */
+#define SECTION_KIND(code, named)                                                                  \
+	{                                                                                          \
+		.opcode = (code), .in_bytes = sizeof(struct payload_section_range),                \
+		.head_only = true, .target = (named), .waits = true, .rows = true, .latency = -1,  \
+		.check = section_check, .run = section_run, .abandon = image_abandon,              \
+	}
 
-const struct request_kind kind_image_read = {
-    .opcode = WIRE_OP_IMAGE_READ,
-    .in_bytes = sizeof(struct payload_section_range),
-    .head_only = true,
-    .target = TARGET_EITHER,
-    .waits = true,
-    .rows = true,
-    .latency = -1,
-    .check = section_check,
-    .run = section_run,
-    .abandon = image_abandon,
-};
+const struct request_kind kind_image_write = SECTION_KIND(WIRE_OP_IMAGE_WRITE, TARGET_STEP);
+const struct request_kind kind_image_read = SECTION_KIND(WIRE_OP_IMAGE_READ, TARGET_EITHER);

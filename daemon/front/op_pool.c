@@ -13,10 +13,9 @@
 #include <xxhash.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/front/budget.h"
 #include "daemon/front/drop.h"
 #include "daemon/front/hybrid.h"
-
-#define NODES_BESIDE_PAGES 4096 /* roots, and nodes whose copy has gone before them */
 
 static uint32_t rights_of(const struct session *s)
 {
@@ -132,68 +131,6 @@ static bool compute_layout(struct request *r, struct core_pool *p)
 	return true;
 }
 
-static uint32_t retained_slots(const struct core_pool *p)
-{
-	if (p->layout.n == 0 || !p->config->enable_prefix_caching)
-		return 0;
-	return (uint32_t)(p->config->retained_slots == CONFIG_NULL ? 2 * p->config->lanes
-								   : p->config->retained_slots);
-}
-
-/* Retained slots are no part of pool_bytes, but of the same memory. */
-static bool take_retained(struct request *r, const struct core_pool *p, uint64_t *available_bytes)
-{
-	uint64_t slots = retained_slots(p);
-	uint64_t slot_bytes = p->layout.state_stride + p->layout.ring_stride;
-
-	if (slots && slot_bytes > *available_bytes / slots)
-		return refused(r, WIRE_ENOSPC,
-			       "%llu retained slots of %llu bytes each are more than the device's "
-			       "%llu free bytes; a smaller pools.retained_slots would change it",
-			       (unsigned long long)slots, (unsigned long long)slot_bytes,
-			       (unsigned long long)*available_bytes);
-	*available_bytes -= slots * slot_bytes;
-	return true;
-}
-
-static bool compute_plan(struct request *r, struct core_pool *p)
-{
-	const struct config_pool *k = p->config;
-	char refusal[PLAN_REFUSAL_BYTES];
-	struct plan_wish wish = {
-	    .pool_bytes = k->pool_bytes == CONFIG_NULL ? PLAN_NULL : k->pool_bytes,
-	    .available_bytes = p->core->available_bytes,
-	    .headroom_bytes = k->headroom_bytes,
-	    .pool_pages_limit = k->pool_pages == CONFIG_NULL ? 0 : k->pool_pages,
-	    .page_stride = p->geometry.page_stride,
-	    .page_tokens = p->geometry.page_tokens,
-	    .max_sequence_tokens = k->max_sequence_length,
-	    .lanes = k->lanes,
-	    .state_slot_bytes = p->layout.state_stride,
-	    .workspace_bytes = k->lanes * p->layout.ring_stride,
-	    .prefix_caching = k->enable_prefix_caching,
-	    .max_prefix_pages =
-		k->max_prefix_cache_pages == CONFIG_NULL ? PLAN_NULL : k->max_prefix_cache_pages,
-	    .shadow_lru = k->shadow_lru,
-	};
-
-	if (!take_retained(r, p, &wish.available_bytes))
-		return false;
-	if (k->pool_bytes == CONFIG_NULL && k->pool_pages != CONFIG_NULL)
-		wish.pool_bytes = k->pool_pages > UINT64_MAX / 4 / wish.page_stride
-				      ? PLAN_NULL
-				      : k->pool_pages * wish.page_stride +
-					    2 * k->lanes * p->layout.state_stride +
-					    wish.workspace_bytes;
-	if (plan_compute(&wish, &p->plan, refusal))
-		return refused(r, WIRE_ENOSPC, "%s", refusal);
-	if (p->plan.pages >= PAGE_NONE - NODES_BESIDE_PAGES ||
-	    p->plan.pages > (1u << 30) - NODES_BESIDE_PAGES)
-		return refused(r, WIRE_ENOSPC, "%llu pages are more than a pool can have",
-			       (unsigned long long)p->plan.pages);
-	return true;
-}
-
 /* ---- making it ---- */
 
 static void forget_description(struct core_pool *p)
@@ -227,7 +164,9 @@ static void populate(struct job *job)
 {
 	struct core_pool *p = list_entry(job, struct core_pool, populating);
 
-	prefix_populate(&p->pool.prefix, p->pool.limits.pages);
+	struct prefix *x = &p->pool.prefix;
+
+	prefix_populate(x, x->capacity < p->pool.limits.pages ? x->capacity : p->pool.limits.pages);
 }
 
 static void populated(struct job *job)
@@ -252,21 +191,10 @@ static void populated(struct job *job)
 static void made(struct job *job)
 {
 	struct core_pool *p = ((struct device_job *)(void *)job)->owner;
-	struct pool_limits limits = {
-	    .pages = (uint32_t)p->plan.pages,
-	    .page_tokens = p->geometry.page_tokens,
-	    .max_sequence_tokens = (uint32_t)p->config->max_sequence_length,
-	    .nodes = (uint32_t)p->plan.pages + NODES_BESIDE_PAGES,
-	    .prefix_budget = p->plan.effective_prefix_pages,
-	    .order =
-		p->config->retained_order == CONFIG_RETAINED_LEARNED ? RETAIN_LEARNED : RETAIN_LRU,
-	    .shadow_lru = p->config->shadow_lru,
-	    .lanes = p->layout.n ? (uint32_t)p->config->lanes : 0,
-	    .retained_slots = retained_slots(p),
-	    .min_capture_tokens = (uint32_t)p->config->min_capture_tokens,
-	};
+	struct pool_limits limits = budget_limits(p);
 	int result = job->result;
 
+	must(pool_index_bytes(&limits) == p->plan.index_bytes);
 	if (!result && pool_init(&p->pool, &limits, &p->core->keys, p->stamp)) {
 		segment_free(&p->memory.segment);
 		segment_free(&p->memory.retained);
@@ -314,13 +242,13 @@ static bool describe(struct request *r, struct core_pool *p)
 		forget_description(p);
 		return false;
 	}
-	if (!compute_geometry(r, p) || !compute_layout(r, p) || !compute_plan(r, p)) {
+	if (!compute_geometry(r, p) || !compute_layout(r, p) || !budget_compute(r, p)) {
 		forget_description(p);
 		return false;
 	}
 	make_stamp(p);
 	hybrid_place(&p->layout, p->plan.pages * p->geometry.page_stride,
-		     (uint32_t)p->config->lanes, retained_slots(p));
+		     (uint32_t)p->config->lanes, budget_retained_slots(p));
 	p->memory = (struct device_memory){.geometry = &p->geometry,
 					   .pages = p->plan.pages,
 					   .slot_bytes = p->layout.slot_bytes,

@@ -121,7 +121,7 @@ static void publish_gauges(struct core_pool *p)
 
 	pool_counters_set(c, COUNTER_pool_pages_capacity, x->limits.pages);
 	pool_counters_set(c, COUNTER_pool_index_bytes,
-			  x->limits.pages ? prefix_bytes(&x->prefix) : 0);
+			  x->limits.pages ? pool_index_bytes(&x->limits) : 0);
 	pool_counters_set(c, COUNTER_pool_pages_free, pages_free(&x->pages));
 	pool_counters_set(c, COUNTER_pool_pages_live, x->live + x->pages.count[PAGE_PRIVATE]);
 	pool_counters_set(c, COUNTER_pool_pages_retained, pool_retained(x));

@@ -3,10 +3,25 @@
 #include "daemon/state/image.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/reserve.h"
 #include "daemon/base/testing.h"
+
+static uint64_t images_bytes(uint64_t n)
+{
+	return (n ? n : 1) * sizeof(struct image);
+}
+
+static uint64_t lanes_bytes(uint64_t n)
+{
+	return (n ? n : 1) * sizeof(struct lane);
+}
+
+uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_images)
+{
+	return reserve_bytes(images_bytes(n_images)) + reserve_bytes(lanes_bytes(n_lanes));
+}
 
 int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images)
 {
@@ -14,8 +29,8 @@ int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images)
 	list_init(&s->free_images);
 	for (int k = 0; k < IMAGE_KINDS; k++)
 		list_init(&s->order[k]);
-	s->image = calloc(n_images ? n_images : 1, sizeof(*s->image));
-	s->lane = calloc(n_lanes ? n_lanes : 1, sizeof(*s->lane));
+	s->image = reserve_take(images_bytes(n_images));
+	s->lane = reserve_take(lanes_bytes(n_lanes));
 	if (!s->image || !s->lane) {
 		images_deinit(s);
 		return -ENOMEM;
@@ -33,8 +48,8 @@ int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images)
 
 void images_deinit(struct images *s)
 {
-	free(s->image);
-	free(s->lane);
+	reserve_give(s->image, images_bytes(s->n_images));
+	reserve_give(s->lane, lanes_bytes(s->n_lanes));
 	*s = (struct images){0};
 }
 

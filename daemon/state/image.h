@@ -93,6 +93,7 @@ struct images {
 
 int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images); /* 0 or -ENOMEM */
 void images_deinit(struct images *s);
+uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_images); /* address space that it takes */
 
 uint32_t lane_take(struct images *s);            /* LANE_NONE: none is free */
 void lane_give(struct images *s, uint32_t lane); /* free once its jobs are done */

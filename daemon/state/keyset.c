@@ -3,28 +3,44 @@
 #include "daemon/state/keyset.h"
 
 #include <errno.h>
-#include <sys/mman.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/reserve.h"
 
-static void *reserve(uint64_t bytes)
+static uint64_t entries_bytes(uint64_t capacity)
 {
-	void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return capacity * sizeof(struct keyset_entry);
+}
 
-	return m == MAP_FAILED ? NULL : m;
+/* A table of at least two slots an entry. */
+static uint64_t slots_for(uint64_t capacity)
+{
+	uint64_t slots = 16;
+
+	while (slots < 2 * capacity)
+		slots *= 2;
+	return slots;
+}
+
+static uint64_t table_bytes(uint64_t slots)
+{
+	return slots * sizeof(uint32_t);
+}
+
+uint64_t keyset_bytes_for(uint64_t capacity)
+{
+	return reserve_bytes(entries_bytes(capacity)) +
+	       reserve_bytes(table_bytes(slots_for(capacity)));
 }
 
 int keyset_init(struct keyset *s, uint32_t capacity)
 {
-	uint64_t slots = 16;
+	uint64_t slots = slots_for(capacity);
 
 	must(capacity > 0 && capacity <= KEYSET_MAX);
-	while (slots < 2ull * capacity)
-		slots *= 2;
 	*s = (struct keyset){.mask = slots - 1, .capacity = capacity, .first_free = KEYSET_NONE};
-	s->entries = reserve((uint64_t)capacity * sizeof(*s->entries));
-	s->table = reserve(slots * sizeof(*s->table));
+	s->entries = reserve_take(entries_bytes(capacity));
+	s->table = reserve_take(table_bytes(slots));
 	if (s->entries && s->table)
 		return 0;
 	keyset_deinit(s);
@@ -33,10 +49,8 @@ int keyset_init(struct keyset *s, uint32_t capacity)
 
 void keyset_deinit(struct keyset *s)
 {
-	if (s->entries)
-		munmap(s->entries, (uint64_t)s->capacity * sizeof(*s->entries));
-	if (s->table)
-		munmap(s->table, (s->mask + 1) * sizeof(*s->table));
+	reserve_give(s->entries, entries_bytes(s->capacity));
+	reserve_give(s->table, table_bytes(s->mask + 1));
 	*s = (struct keyset){0};
 }
 

@@ -39,6 +39,7 @@ struct keyset {
 
 int keyset_init(struct keyset *s, uint32_t capacity); /* 1 .. KEYSET_MAX; 0 or -ENOMEM */
 void keyset_deinit(struct keyset *s);
+uint64_t keyset_bytes_for(uint64_t capacity); /* address space that it takes */
 
 uint32_t keyset_find(const struct keyset *s, struct key key); /* entry or NONE */
 /* A new entry, its links unset; NONE if the key is there. Not into a full set. */

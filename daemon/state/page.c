@@ -3,12 +3,23 @@
 #include "daemon/state/page.h"
 
 #include <errno.h>
-#include <stdlib.h>
+#include <stddef.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/reserve.h"
 #include "daemon/base/testing.h"
 
 #define PINS_MAX ((1u << 22) - 1)
+
+static uint64_t records_bytes(uint64_t capacity)
+{
+	return capacity * sizeof(struct page);
+}
+
+uint64_t pages_bytes_for(uint64_t capacity)
+{
+	return reserve_bytes(records_bytes(capacity));
+}
 
 int pages_init(struct pages *p, uint32_t capacity)
 {
@@ -16,7 +27,7 @@ int pages_init(struct pages *p, uint32_t capacity)
 
 	*p = (struct pages){
 	    .capacity = capacity, .first_clean = PAGE_NONE, .first_dirty = PAGE_NONE};
-	p->page = calloc(capacity, sizeof(*p->page));
+	p->page = reserve_take(records_bytes(capacity));
 	if (!p->page)
 		return -ENOMEM;
 	p->count[PAGE_CLEAN] = capacity;
@@ -25,7 +36,7 @@ int pages_init(struct pages *p, uint32_t capacity)
 
 void pages_deinit(struct pages *p)
 {
-	free(p->page);
+	reserve_give(p->page, records_bytes(p->capacity));
 	*p = (struct pages){0};
 }
 

@@ -12,7 +12,8 @@
  * The generation of a page changes whenever it is handed out or taken back (odd: in use), so that
  * a client's old handle names nothing.
  *
- * Owner: the core thread. Every call is O(1). Memory: 16 bytes a page, taken at init.
+ * Owner: the core thread. Every call is O(1). Memory: 16 bytes a page; their address space is
+ * taken at init.
  */
 
 #include <stdbool.h>
@@ -63,6 +64,7 @@ enum page_outcome {
 
 int pages_init(struct pages *p, uint32_t capacity); /* 0 or -ENOMEM; capacity > 0 */
 void pages_deinit(struct pages *p);
+uint64_t pages_bytes_for(uint64_t capacity); /* address space that it takes */
 
 int pages_take(struct pages *p, uint32_t *page); /* clean -> private, 1 reference; or EMPTY */
 /* Count a private page for this namespace; it was counted for namespace 0. */

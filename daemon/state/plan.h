@@ -6,23 +6,27 @@
  * plan: what a pool's budget is spent on, decided once when the pool is made.
  *
  * Fixed lines come first (state slots for lanes and open steps, retained slots, workspace), pages
- * get the rest. A pure function: no memory, no clock, no I/O; any thread.
+ * get the rest, each with its part of the index, the memory of what is known of pages. That grows
+ * in steps, with tables that are a power of two, and has a part that every pool needs.
+ * A pure function: no memory, no clock, no I/O; any thread.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/state/pool.h"
+
 #define PLAN_NULL          UINT64_MAX /* pool_bytes, max_prefix_pages: not said */
 #define PLAN_REASON_BYTES  160
-#define PLAN_REFUSAL_BYTES 512
+#define PLAN_REFUSAL_BYTES 640
 
 struct plan_wish {
-	uint64_t pool_bytes;       /* PLAN_NULL: what the device has free, less headroom */
+	uint64_t pool_bytes; /* PLAN_NULL: what pool_pages_limit takes; without one, what the device
+				has free, less headroom */
 	uint64_t available_bytes;  /* free on the device now */
-	uint64_t headroom_bytes;   /* left alone where pool_bytes is PLAN_NULL */
+	uint64_t headroom_bytes;   /* left alone where neither is said */
 	uint64_t pool_pages_limit; /* 0: as many as the budget holds */
 	uint64_t page_stride;
-	uint64_t page_tokens;
 	uint64_t max_sequence_tokens;
 	uint64_t lanes;
 	uint64_t retained_slots;
@@ -30,7 +34,8 @@ struct plan_wish {
 	uint64_t workspace_bytes;
 	bool prefix_caching;
 	uint64_t max_prefix_pages; /* PLAN_NULL: what the plan leaves */
-	bool shadow_lru;           /* keys of as many pages as the prefix cache has */
+	/* Of the pool to be made, but for pages, nodes and prefix_budget, which the plan finds. */
+	struct pool_limits limits;
 };
 
 struct plan {
@@ -38,8 +43,9 @@ struct plan {
 	uint64_t lane_bytes;     /* two state slots a lane: a step reads one and writes the other */
 	uint64_t retained_bytes; /* state slots of retained states */
 	uint64_t workspace_bytes;
-	uint64_t page_bytes; /* of all pages together */
-	uint64_t left_bytes; /* no whole page fits, or pool_pages_limit is reached */
+	uint64_t index_bytes; /* what is known of the pages, and of pages that have left */
+	uint64_t page_bytes;  /* of all pages together */
+	uint64_t left_bytes;  /* no whole page fits, or pool_pages_limit is reached */
 	uint64_t pages;
 	uint64_t reserve_pages;          /* one longest sequence: never the prefix cache's */
 	uint64_t requested_prefix_pages; /* 0: caching off; PLAN_NULL: what the plan leaves */

@@ -8,16 +8,46 @@
 
 _Static_assert(PAGE_NAMESPACES == RETAIN_NAMESPACES, "both count all namespaces");
 
+/* Pages that prefix caching may have. */
+static uint32_t cache_pages(const struct pool_limits *l)
+{
+	return l->prefix_budget < l->pages ? (uint32_t)l->prefix_budget : l->pages;
+}
+
+/* Without reuse nothing is ever looked for. */
+static uint32_t most_nodes(const struct pool_limits *l)
+{
+	return l->prefix_budget ? l->nodes : 1;
+}
+
+/* A hybrid pool gives up states, and their pages with them. */
+static bool has_order(const struct pool_limits *l)
+{
+	return l->prefix_budget && !l->lanes;
+}
+
+uint64_t pool_index_bytes(const struct pool_limits *l)
+{
+	uint64_t learned_pages = l->order == RETAIN_LEARNED ? cache_pages(l) : 0;
+	uint64_t bytes =
+	    pages_bytes_for(l->pages) + prefix_bytes_for(most_nodes(l), l->page_tokens);
+
+	if (has_order(l)) {
+		bytes += retain_bytes_for(l->pages, learned_pages, l->name_spaces);
+		bytes += l->shadow_lru ? shadow_bytes_for(cache_pages(l)) : 0;
+	}
+	return bytes + (l->lanes ? images_bytes_for(l->lanes, l->retained_slots) : 0);
+}
+
 static int start_order(struct pool *p)
 {
-	uint64_t budget = p->limits.prefix_budget;
-	uint32_t pages = budget < p->limits.pages ? (uint32_t)budget : p->limits.pages;
-	int r = 0;
+	const struct pool_limits *l = &p->limits;
+	int r = retain_init(&p->retain, &p->prefix, l->pages);
 
-	if (p->limits.order == RETAIN_LEARNED)
-		r = retain_learn(&p->retain, pages);
-	if (!r && p->limits.shadow_lru)
-		r = shadow_init(&p->shadow, pages);
+	if (!r && l->order == RETAIN_LEARNED)
+		r = retain_learn(&p->retain, l->pages, cache_pages(l));
+	if (!r && l->shadow_lru)
+		r = shadow_init(&p->shadow, cache_pages(l));
 	return r;
 }
 
@@ -27,15 +57,15 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 	int r;
 
 	must(limits->nodes >= limits->pages);
+	must(limits->name_spaces > 0 && limits->name_spaces <= RETAIN_NAMESPACES);
 
-	*p = (struct pool){.limits = *limits};
+	*p = (struct pool){.limits = *limits,
+			   .retain = {.prefix = &p->prefix, .first_free = RUN_NONE}};
 	list_init(&p->members);
 	r = pages_init(&p->pages, limits->pages);
 	if (!r)
-		r = prefix_init(&p->prefix, limits->nodes, limits->page_tokens, maker, stamp);
-	if (!r)
-		r = retain_init(&p->retain, &p->prefix);
-	if (!r && limits->prefix_budget && !limits->lanes)
+		r = prefix_init(&p->prefix, most_nodes(limits), limits->page_tokens, maker, stamp);
+	if (!r && has_order(limits))
 		r = start_order(p);
 	if (!r && limits->lanes)
 		r = images_init(&p->images, limits->lanes, limits->retained_slots);
@@ -429,6 +459,8 @@ const char *pool_check(const struct pool *p, bool everything)
 	    p->live < p->indexed &&
 	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
+	if ((uint32_t)__builtin_popcountll(p->retain.name_spaces) > p->limits.name_spaces)
+		return "more namespaces have pages than were counted on";
 	if (p->pages.refused_references)
 		return "a reference was taken back at 0";
 	if (!everything)

@@ -52,7 +52,8 @@ struct pool_limits {
 	uint32_t pages;
 	uint32_t page_tokens;
 	uint32_t max_sequence_tokens;
-	uint32_t nodes;         /* most that may be known; at least pages */
+	uint32_t nodes;         /* most that may be known, if there is reuse; at least pages */
+	uint32_t name_spaces;   /* how many may use it */
 	uint64_t prefix_budget; /* indexed pages; 0 = no reuse */
 	enum retain_policy order;
 	bool shadow_lru; /* count what LRU would have had */
@@ -81,6 +82,10 @@ struct pool {
 	struct list members; /* struct seq.in_pool */
 };
 
+/* Nodes beside those of the pages: roots, and nodes whose copy has gone before them. */
+#define POOL_NODES_BESIDE 4096u
+#define POOL_PAGES_MAX    ((1u << 30) - POOL_NODES_BESIDE)
+
 enum pool_outcome {
 	POOL_WAIT = 1, /* pages are on their way, or somebody else must end first */
 	POOL_NEVER,    /* it could never be */
@@ -97,6 +102,10 @@ enum pool_outcome {
 int pool_init(struct pool *p, const struct pool_limits *limits, const struct key_maker *maker,
 	      const uint8_t stamp[16]);
 void pool_deinit(struct pool *p); /* no sequences left */
+
+/* The index: the memory of all that is known of a pool's pages, at most. Most of it is address
+ * space from the start; that of an order of a namespace comes with its first page. */
+uint64_t pool_index_bytes(const struct pool_limits *limits);
 
 /* Before its first sequence: what a namespace may have, 0 = no limit, and what it is sure of. */
 void pool_set_quota(struct pool *p, uint16_t name_space, uint64_t quota_pages,

@@ -3,54 +3,67 @@
 #include "daemon/state/prefix.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/reserve.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/prefix_internal.h"
 
 #define CAPACITY_MAX (1u << 30)
 #define GROUP        16 /* pages whose table lines and nodes are asked for together */
 
-/* Address space that costs nothing until it is touched; huge pages where the host gives them. */
-static void *reserve(uint64_t bytes)
+/* Huge pages where the host gives them. */
+static void *take_array(uint64_t bytes)
 {
-	void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *m = reserve_take(bytes);
 
-	if (m == MAP_FAILED)
-		return NULL;
-	if (bytes >= 2u << 20)
+	if (m && bytes >= 2u << 20)
 		(void)madvise(m, bytes, MADV_HUGEPAGE);
 	return m;
 }
 
-static uint64_t tokens_bytes(const struct prefix *p)
+static uint64_t tokens_bytes(uint64_t nodes, uint32_t page_tokens)
 {
-	return (uint64_t)p->capacity * p->page_tokens * sizeof(*p->tokens);
+	return nodes * page_tokens * sizeof(uint32_t);
 }
 
-static uint64_t nodes_bytes(const struct prefix *p)
+static uint64_t nodes_bytes(uint64_t nodes)
 {
-	return (uint64_t)p->capacity * sizeof(*p->nodes);
+	return nodes * sizeof(struct node);
 }
 
-static uint64_t table_bytes(const struct prefix *p)
+/* A table of 2^bits slots, at least two a node. */
+static uint32_t table_bits(uint64_t nodes)
 {
-	return (p->mask + 1) * sizeof(*p->table);
+	uint32_t bits = 4;
+
+	while ((1ull << bits) < 2 * nodes)
+		bits++;
+	return bits;
+}
+
+static uint64_t table_bytes(uint64_t slots)
+{
+	return slots * sizeof(uint64_t);
+}
+
+uint64_t prefix_bytes_for(uint64_t nodes, uint32_t page_tokens)
+{
+	return reserve_bytes(nodes_bytes(nodes)) + reserve_bytes(tokens_bytes(nodes, page_tokens)) +
+	       reserve_bytes(table_bytes(1ull << table_bits(nodes))) +
+	       prefix_images_bytes_for(nodes);
 }
 
 int prefix_init(struct prefix *p, uint32_t capacity, uint32_t page_tokens,
 		const struct key_maker *maker, const uint8_t stamp[16])
 {
-	uint32_t bits = 4;
+	uint32_t bits = table_bits(capacity);
 
 	must(capacity > 0 && capacity <= CAPACITY_MAX);
 	must(page_tokens >= 16 && page_tokens <= 64);
 
-	while ((1ull << bits) < 2ull * capacity)
-		bits++;
 	*p = (struct prefix){
 	    .capacity = capacity,
 	    .page_tokens = page_tokens,
@@ -61,10 +74,10 @@ int prefix_init(struct prefix *p, uint32_t capacity, uint32_t page_tokens,
 	    .maker = maker,
 	};
 	memcpy(p->stamp, stamp, sizeof(p->stamp));
-	p->nodes = reserve(nodes_bytes(p));
-	p->tokens = reserve(tokens_bytes(p));
-	p->table = reserve(table_bytes(p));
-	if (!p->nodes || !p->tokens || !p->table) {
+	p->nodes = take_array(nodes_bytes(capacity));
+	p->tokens = take_array(tokens_bytes(capacity, page_tokens));
+	p->table = take_array(table_bytes(p->mask + 1));
+	if (!p->nodes || !p->tokens || !p->table || prefix_images_init(p)) {
 		prefix_deinit(p);
 		return -ENOMEM;
 	}
@@ -73,21 +86,11 @@ int prefix_init(struct prefix *p, uint32_t capacity, uint32_t page_tokens,
 
 void prefix_deinit(struct prefix *p)
 {
-	if (p->nodes)
-		munmap(p->nodes, nodes_bytes(p));
-	if (p->tokens)
-		munmap(p->tokens, tokens_bytes(p));
-	if (p->table)
-		munmap(p->table, table_bytes(p));
-	for (uint32_t i = 0; i < p->n_images; i++)
-		free(p->images[i].image);
-	free(p->images);
+	prefix_images_deinit(p);
+	reserve_give(p->nodes, nodes_bytes(p->capacity));
+	reserve_give(p->tokens, tokens_bytes(p->capacity, p->page_tokens));
+	reserve_give(p->table, table_bytes(p->mask + 1));
 	*p = (struct prefix){0};
-}
-
-uint64_t prefix_bytes(const struct prefix *p)
-{
-	return nodes_bytes(p) + tokens_bytes(p) + table_bytes(p);
 }
 
 /* As good as it goes: what is not there yet comes when it is touched. */
@@ -99,9 +102,9 @@ static void populate(void *memory, uint64_t bytes)
 void prefix_populate(struct prefix *p, uint32_t nodes)
 {
 	must(nodes <= p->capacity);
-	populate(p->nodes, nodes * sizeof(*p->nodes));
-	populate(p->tokens, (uint64_t)nodes * p->page_tokens * sizeof(*p->tokens));
-	populate(p->table, table_bytes(p));
+	populate(p->nodes, nodes_bytes(nodes));
+	populate(p->tokens, tokens_bytes(nodes, p->page_tokens));
+	populate(p->table, table_bytes(p->mask + 1));
 }
 
 /* ---- the table: open addressing, linear probing, the home slot is in the tag ---- */
@@ -146,59 +149,6 @@ static void table_remove(struct prefix *p, uint32_t node)
 		}
 	}
 	p->table[hole] = 0;
-}
-
-/* ---- images ---- */
-
-static bool images_equal(const struct prefix *p, const struct node *n,
-			 const struct key_image *images, uint32_t n_images)
-{
-	const struct prefix_images *have;
-
-	if (!n->images || !n_images)
-		return !n->images && !n_images;
-	have = &p->images[n->images - 1];
-	return have->n == n_images && !memcmp(have->image, images, n_images * sizeof(*images));
-}
-
-/* 0 with *out = index + 1, or -ENOMEM. */
-static int images_store(struct prefix *p, const struct key_image *images, uint32_t n, uint32_t *out)
-{
-	uint32_t at = p->first_free_images;
-	struct key_image *copy = malloc(n * sizeof(*copy));
-
-	if (!copy)
-		return -ENOMEM;
-	if (at == UINT32_MAX) {
-		struct prefix_images *grown = p->images;
-
-		if ((p->n_images & (p->n_images - 1)) == 0) {
-			uint32_t room = p->n_images ? 2 * p->n_images : 1;
-
-			grown = realloc(p->images, room * sizeof(*grown));
-		}
-		if (!grown) {
-			free(copy);
-			return -ENOMEM;
-		}
-		p->images = grown;
-		at = p->n_images++;
-	} else {
-		p->first_free_images = p->images[at].next_free;
-	}
-	memcpy(copy, images, n * sizeof(*copy));
-	p->images[at] = (struct prefix_images){.n = n, .image = copy};
-	*out = at + 1;
-	return 0;
-}
-
-static void images_forget(struct prefix *p, uint32_t index)
-{
-	if (!index)
-		return;
-	free(p->images[index - 1].image);
-	p->images[index - 1] = (struct prefix_images){.next_free = p->first_free_images};
-	p->first_free_images = index - 1;
 }
 
 /* ---- nodes ---- */
@@ -262,7 +212,7 @@ static void node_settle(struct prefix *p, uint32_t node)
 		must(n->state == STATE_NONE);
 		must(n->run == RUN_NONE);
 		table_remove(p, node);
-		images_forget(p, n->images);
+		prefix_images_forget(p, n->images);
 		if (n->kind == NODE_ROOT)
 			p->roots--;
 		n->kind = NODE_FREE;
@@ -288,7 +238,7 @@ static bool is_page(const struct prefix *p, uint32_t node, struct key key, uint3
 		return true;
 	return n->kind == NODE_TOKENS && n->parent == parent && n->length == n_tokens &&
 	       !memcmp(prefix_tokens(p, node), tokens, n_tokens * sizeof(*tokens)) &&
-	       images_equal(p, n, images, n_images);
+	       prefix_images_equal(p, n, images, n_images);
 }
 
 static uint32_t find_page(struct prefix *p, struct key key, uint32_t parent, const uint32_t *tokens,
@@ -484,11 +434,11 @@ int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens, ui
 	}
 	if (failpoint(prefix_node))
 		return PREFIX_FULL;
-	if (n_images && images_store(p, images, n_images, &stored))
+	if (n_images && prefix_images_store(p, images, n_images, &stored))
 		return PREFIX_FULL;
 	node = node_take(p);
 	if (node == NODE_NONE) {
-		images_forget(p, stored);
+		prefix_images_forget(p, stored);
 		return PREFIX_FULL;
 	}
 	n = &p->nodes[node];

@@ -16,7 +16,8 @@
  * A copy leaves a tier only when the node has no users and no child with a copy there.
  *
  * Owner: the core thread; no I/O. Nodes and their tokens lie in two arrays whose size is fixed at
- * init; memory is taken from the system only as it is touched.
+ * init; memory is taken from the system only as it is touched. Images have a share of the heap
+ * that is bounded by the number of nodes; when it is used up, no page with images is published.
  */
 
 #include <stdbool.h>
@@ -29,6 +30,9 @@
 #define COPY_NONE  UINT32_MAX
 #define STATE_NONE UINT32_MAX
 #define RUN_NONE   UINT32_MAX
+
+/* What images may take of the heap, a node: those that are known have a share of all of it. */
+#define PREFIX_IMAGE_BYTES 64ull
 
 enum tier {
 	TIER_DEVICE = 0,
@@ -85,9 +89,10 @@ struct prefix {
 	uint32_t fresh; /* nodes from here on were never used */
 	uint32_t first_free;
 	uint64_t next_id;
-	struct prefix_images *images;
+	struct prefix_images *images; /* [capacity] */
 	uint32_t n_images, first_free_images;
-	uint64_t epoch; /* of the weights */
+	uint64_t images_bytes; /* of the heap, that lists of images take */
+	uint64_t epoch;        /* of the weights */
 	uint8_t stamp[16];
 	const struct key_maker *maker;
 	uint64_t collisions; /* comparisons of nodes with equal keys that were unequal */
@@ -112,7 +117,8 @@ enum prefix_outcome {
 int prefix_init(struct prefix *p, uint32_t capacity, uint32_t page_tokens,
 		const struct key_maker *maker, const uint8_t stamp[16]);
 void prefix_deinit(struct prefix *p);
-uint64_t prefix_bytes(const struct prefix *p); /* of address space, at most */
+/* Memory that it takes at most: address space, and the heap for images. */
+uint64_t prefix_bytes_for(uint64_t capacity, uint32_t page_tokens);
 /* Before its first use, on any thread; takes a while: gets the memory of the table and of the first
  * `nodes` nodes, so that later nobody waits for it. */
 void prefix_populate(struct prefix *p, uint32_t nodes);

@@ -3,44 +3,83 @@
 #include "daemon/state/retain.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/reserve.h"
 #include "daemon/base/testing.h"
 #include "daemon/state/retain_internal.h"
-
-void *retain_reserve(uint64_t bytes)
-{
-	void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	return m == MAP_FAILED ? NULL : m;
-}
 
 static uint64_t order_bytes(uint32_t n_queues)
 {
 	return sizeof(struct retain_order) + n_queues * sizeof(struct retain_queue);
 }
 
-int retain_init(struct retain *r, struct prefix *prefix)
+static uint64_t places_bytes(void)
+{
+	return TICKSET_PLACES * sizeof(uint32_t);
+}
+
+static uint64_t runs_bytes(uint64_t n)
+{
+	return n * sizeof(struct retain_run);
+}
+
+/* A run has a page, or a sequence that may still add to it (each has a page of the pool promised),
+ * or ghosts. */
+static uint64_t runs_for(uint64_t pages, uint64_t learned_pages)
+{
+	uint64_t haunted = learned_pages ? learned_ghosts_for(learned_pages) : 0;
+
+	return 2 * pages + (haunted < TICKSET_PLACES ? haunted : TICKSET_PLACES);
+}
+
+uint64_t retain_bytes_for(uint64_t pages, uint64_t learned_pages, uint32_t name_spaces)
+{
+	uint64_t order = order_bytes(learned_pages ? REUSE_CLASSES : 1);
+
+	return reserve_bytes(places_bytes()) +
+	       reserve_bytes(runs_bytes(runs_for(pages, learned_pages))) +
+	       reserve_bytes(order) * name_spaces +
+	       (learned_pages ? learned_bytes_for(learned_pages) : 0);
+}
+
+static int take_runs(struct retain *r, uint64_t n)
+{
+	must(n > 0 && n < RUN_NONE);
+	r->runs = reserve_take(runs_bytes(n));
+	r->runs_room = r->runs ? (uint32_t)n : 0;
+	return r->runs ? 0 : -ENOMEM;
+}
+
+int retain_init(struct retain *r, struct prefix *prefix, uint32_t pages)
 {
 	*r = (struct retain){.prefix = prefix, .first_free = RUN_NONE};
-	r->run_at = retain_reserve(TICKSET_PLACES * sizeof(*r->run_at));
-	return r->run_at ? 0 : -ENOMEM;
+	r->run_at = reserve_take(places_bytes());
+	if (r->run_at && take_runs(r, runs_for(pages, 0)) == 0)
+		return 0;
+	retain_deinit(r);
+	return -ENOMEM;
+}
+
+int retain_learn(struct retain *r, uint32_t pages, uint32_t learned_pages)
+{
+	must(r->tick == 0 && !r->learned);
+	reserve_give(r->runs, runs_bytes(r->runs_room));
+	if (take_runs(r, runs_for(pages, learned_pages)))
+		return -ENOMEM;
+	return learned_init(r, learned_pages);
 }
 
 void retain_deinit(struct retain *r)
 {
 	for (uint32_t i = 0; i < RETAIN_NAMESPACES; i++) {
 		if (r->orders[i])
-			munmap(r->orders[i], order_bytes(r->orders[i]->n_queues));
+			reserve_give(r->orders[i], order_bytes(r->orders[i]->n_queues));
 	}
-	if (r->run_at)
-		munmap(r->run_at, TICKSET_PLACES * sizeof(*r->run_at));
+	reserve_give(r->run_at, places_bytes());
 	if (r->learned)
 		learned_deinit(r);
-	free(r->runs);
+	reserve_give(r->runs, runs_bytes(r->runs_room));
 	*r = (struct retain){0};
 }
 
@@ -157,7 +196,7 @@ void retain_run_settle(struct retain *r, uint32_t run)
 static struct retain_order *order_new(const struct retain *r)
 {
 	uint32_t n_queues = r->learned ? REUSE_CLASSES : 1;
-	struct retain_order *o = retain_reserve(order_bytes(n_queues));
+	struct retain_order *o = reserve_take(order_bytes(n_queues));
 
 	if (!o)
 		return NULL;
@@ -183,15 +222,8 @@ static uint32_t run_new(struct retain *r, uint64_t tick, enum retain_part part, 
 	if (at != RUN_NONE) {
 		r->first_free = r->runs[at].tail;
 	} else {
-		if (r->n_runs == r->runs_room) {
-			uint32_t room = r->runs_room ? 2 * r->runs_room : 64;
-			struct retain_run *grown = realloc(r->runs, room * sizeof(*grown));
-
-			if (!grown)
-				return RUN_NONE;
-			r->runs = grown;
-			r->runs_room = room;
-		}
+		if (r->n_runs == r->runs_room)
+			return RUN_NONE;
 		at = r->n_runs++;
 	}
 	r->runs[at] = (struct retain_run){
@@ -221,6 +253,8 @@ static void age_out(struct retain *r, uint32_t run)
 
 uint64_t retain_open(struct retain *r)
 {
+	if (!r->run_at)
+		return ++r->tick; /* of a pool that keeps no runs */
 	if (r->learned)
 		learned_next_tick(r);
 	r->tick++;

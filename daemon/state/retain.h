@@ -71,8 +71,8 @@ struct retain_learned; /* what only `learned` has */
 struct retain {
 	struct prefix *prefix;
 	struct retain_run *runs;
-	uint32_t n_runs, runs_room, first_free;
-	uint64_t tick;    /* opens so far; the first one has tick 1 */
+	uint32_t n_runs, runs_room, first_free; /* the room is for as many as there can be */
+	uint64_t tick;                          /* opens so far; the first one has tick 1 */
 	uint32_t *run_at; /* [2 * RETAIN_WINDOW]: run of (tick, part), or RUN_NONE - stored + 1 */
 	struct retain_order *orders[RETAIN_NAMESPACES];
 	uint64_t name_spaces;           /* a bit for each that has one */
@@ -83,11 +83,15 @@ enum retain_outcome {
 	RETAIN_ELSEWHERE = 1, /* the run has ended or cannot be continued here: take a new one */
 };
 
-int retain_init(struct retain *r, struct prefix *prefix); /* lru; 0 or -ENOMEM */
+/* lru, for a pool of so many pages. 0 or -ENOMEM. */
+int retain_init(struct retain *r, struct prefix *prefix, uint32_t pages);
 void retain_deinit(struct retain *r);
 
-/* Before the first open: the learned order, for a cache of so many pages. 0 or -ENOMEM. */
-int retain_learn(struct retain *r, uint64_t pages);
+/* Before the first open: the learned order, for a cache of so many of them. 0 or -ENOMEM. */
+int retain_learn(struct retain *r, uint32_t pages, uint32_t learned_pages);
+
+/* Address space that it takes, at most: used by so many namespaces; learned_pages 0: lru. */
+uint64_t retain_bytes_for(uint64_t pages, uint64_t learned_pages, uint32_t name_spaces);
 
 /* A new open: its tick. May fail for lack of memory: 0, which is no tick. */
 uint64_t retain_open(struct retain *r);

@@ -33,11 +33,13 @@ struct retain_learned {
 	uint32_t opens[RETAIN_WINDOW]; /* by tick: pages it touched << 2 | turn */
 };
 
-void *retain_reserve(uint64_t bytes); /* zeroed address space, or NULL */
 void retain_run_settle(struct retain *r, uint32_t run);
 
 /* ---- hooks of the learned order; each is called only if there is one ---- */
 
+uint64_t learned_ghosts_for(uint64_t pages); /* most ghosts, for a cache of so many pages */
+uint64_t learned_bytes_for(uint64_t pages);  /* address space that it takes, but for the runs */
+int learned_init(struct retain *r, uint64_t pages); /* 0 or -ENOMEM */
 void learned_deinit(struct retain *r);
 /* The clock moves on: to be called before the new tick counts. */
 void learned_next_tick(struct retain *r);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* retain_learned: the learned order of retain.h. Core thread; nothing here blocks. */
 #include <errno.h>
-#include <sys/mman.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/reserve.h"
 #include "daemon/base/testing.h"
 #include "daemon/state/retain_internal.h"
 
@@ -16,17 +16,27 @@
 _Static_assert(REUSE_PARTS == RETAIN_PARTS && TICKSET_PARTS == RETAIN_PARTS, "the same parts");
 _Static_assert(REUSE_TURNS == 1 << TURN_BITS, "a turn fits its bits");
 
-int retain_learn(struct retain *r, uint64_t pages)
+uint64_t learned_ghosts_for(uint64_t pages)
 {
 	uint64_t most = pages > KEYSET_MAX / GHOSTS_A_PAGE ? KEYSET_MAX : GHOSTS_A_PAGE * pages;
-	struct retain_learned *l;
 
-	must(r->tick == 0 && !r->learned);
-	l = retain_reserve(sizeof(*l));
+	return most < GHOSTS_LEAST ? GHOSTS_LEAST : most;
+}
+
+uint64_t learned_bytes_for(uint64_t pages)
+{
+	return reserve_bytes(sizeof(struct retain_learned)) +
+	       keyset_bytes_for(learned_ghosts_for(pages));
+}
+
+int learned_init(struct retain *r, uint64_t pages)
+{
+	struct retain_learned *l = reserve_take(sizeof(*l));
+
 	if (!l)
 		return -ENOMEM;
-	if (keyset_init(&l->ghosts, most < GHOSTS_LEAST ? GHOSTS_LEAST : (uint32_t)most)) {
-		munmap(l, sizeof(*l));
+	if (keyset_init(&l->ghosts, (uint32_t)learned_ghosts_for(pages))) {
+		reserve_give(l, sizeof(*l));
 		return -ENOMEM;
 	}
 	reuse_init(&l->reuse);
@@ -37,7 +47,7 @@ int retain_learn(struct retain *r, uint64_t pages)
 void learned_deinit(struct retain *r)
 {
 	keyset_deinit(&r->learned->ghosts);
-	munmap(r->learned, sizeof(*r->learned));
+	reserve_give(r->learned, sizeof(*r->learned));
 	r->learned = NULL;
 }
 

@@ -12,6 +12,11 @@ int shadow_init(struct shadow *s, uint32_t pages)
 	return keyset_init(&s->keys, pages + 1);
 }
 
+uint64_t shadow_bytes_for(uint64_t pages)
+{
+	return keyset_bytes_for(pages + 1);
+}
+
 void shadow_deinit(struct shadow *s)
 {
 	keyset_deinit(&s->keys);

@@ -28,6 +28,7 @@ struct shadow {
 
 int shadow_init(struct shadow *s, uint32_t pages); /* more than 0; 0 or -ENOMEM */
 void shadow_deinit(struct shadow *s);
+uint64_t shadow_bytes_for(uint64_t pages); /* address space that it takes */
 
 /* The page is there: a hit, and it becomes young. */
 bool shadow_meet(struct shadow *s, struct key key, struct key above);

@@ -109,6 +109,7 @@ static void make_pool(uint32_t pages, enum retain_policy order)
 				     .page_tokens = PAGE_TOKENS,
 				     .max_sequence_tokens = 1u << 20,
 				     .nodes = pages + 4096,
+				     .name_spaces = RETAIN_NAMESPACES,
 				     .prefix_budget = pages,
 				     .order = order};
 

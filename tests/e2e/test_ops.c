@@ -184,6 +184,7 @@ static void pools_show_every_line_of_their_plan(void **state)
 					    "lane slot",
 					    "retained slot",
 					    "workspace",
+					    "index",
 					    "page",
 					    "left",
 					    "reserve pages",
@@ -191,6 +192,8 @@ static void pools_show_every_line_of_their_plan(void **state)
 					    "effective prefix pages",
 					    "fallback reason"};
 	struct engine e;
+	uint64_t index;
+	char line[64];
 
 	(void)state;
 	assert_int_equal(kvctl(&d, "pools", "--json", NULL, NULL), 0);
@@ -204,6 +207,12 @@ static void pools_show_every_line_of_their_plan(void **state)
 	assert_true(says("\"requested_prefix_pages\": 128"));
 	assert_true(says("\"effective_prefix_pages\": 32"));
 	assert_true(says("\"reserve_pages\": 32"));
+	/* The gauge is the line of the plan. */
+	assert_int_equal(daemon_await(&d, "small", "pool_pages_capacity", 64, WITHIN_MS), 64);
+	index = daemon_pool_counter(&d, "small", "pool_index_bytes");
+	assert_true(index > 64);
+	(void)snprintf(line, sizeof(line), "\"index_bytes\": %llu,", (unsigned long long)index);
+	assert_true(says(line));
 	/* The short answer stays short. */
 	assert_int_equal(kvctl(&d, "health", "--json", NULL, NULL), 0);
 	assert_int_equal(count_of("\"reserve_pages\""), 0);

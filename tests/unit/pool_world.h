@@ -32,6 +32,7 @@ static inline void world_init(struct pool *p, uint32_t pages, uint64_t budget)
 				     .page_tokens = PAGE,
 				     .max_sequence_tokens = 1u << 20,
 				     .nodes = pages + 64,
+				     .name_spaces = RETAIN_NAMESPACES,
 				     .prefix_budget = budget};
 
 	failpoint_clear();

@@ -21,6 +21,7 @@ static void make_pool(uint32_t slots, uint32_t min_capture)
 				     .page_tokens = PAGE,
 				     .max_sequence_tokens = 1u << 20,
 				     .nodes = PAGES + 64,
+				     .name_spaces = RETAIN_NAMESPACES,
 				     .prefix_budget = PAGES,
 				     .lanes = LANES,
 				     .retained_slots = slots,

@@ -261,7 +261,7 @@ static const struct wrong wrong_pools[] = {
      "learned"},
     {"{\"pools\": [{\"name\": \"a\", \"pool_pages\": 100000000, \"shadow_lru\": true,\n"
      "\"enable_prefix_caching\": true, \"max_prefix_cache_pages\": null}]}",
-     "f.json:1: pools[0].pool_pages: shadow_lru would take 3999997440 bytes for a prefix cache of "
+     "f.json:1: pools[0].pool_pages: shadow_lru would take 4273799168 bytes for a prefix cache of "
      "99999936 pages, at most 1073741824 are accepted; shadow_lru false or a smaller "
      "max_prefix_cache_pages would change it"},
     {"{\"pools\": [{\"name\": \"a\", \"device\": \"cuda\"}]}",

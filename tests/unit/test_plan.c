@@ -4,29 +4,64 @@
 #include "daemon/state/plan.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #define STRIDE 65536ull
 
+/* The index of so many pages, of which so many are for prefix caching. */
+static uint64_t index_of(const struct plan_wish *wish, uint32_t pages, uint64_t prefix_pages)
+{
+	struct pool_limits limits = wish->limits;
+
+	limits.pages = pages;
+	limits.nodes = pages + POOL_NODES_BESIDE;
+	limits.prefix_budget = prefix_pages;
+	return pool_index_bytes(&limits);
+}
+
+/* What they take, with their index. */
+static uint64_t bytes_of(const struct plan_wish *wish, uint32_t pages, uint64_t prefix_pages)
+{
+	return pages * STRIDE + index_of(wish, pages, prefix_pages);
+}
+
 /* 128 pages of 64 tokens, half of them for one longest sequence. */
 static struct plan_wish example(void)
 {
-	return (struct plan_wish){
-	    .pool_bytes = 128 * STRIDE,
+	struct plan_wish wish = {
 	    .available_bytes = 1000 * STRIDE,
 	    .headroom_bytes = 10 * STRIDE,
 	    .page_stride = STRIDE,
-	    .page_tokens = 64,
 	    .max_sequence_tokens = 4096,
 	    .lanes = 8,
 	    .prefix_caching = true,
 	    .max_prefix_pages = 128,
+	    .limits = {.page_tokens = 64, .name_spaces = 1, .order = RETAIN_LEARNED},
 	};
+
+	wish.pool_bytes = bytes_of(&wish, 128, 64);
+	return wish;
+}
+
+static void expect(const char *refusal, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void expect(const char *refusal, const char *format, ...)
+{
+	char text[PLAN_REFUSAL_BYTES];
+	va_list numbers;
+
+	va_start(numbers, format);
+	vsnprintf(text, sizeof(text), format, numbers);
+	va_end(numbers);
+	assert_string_equal(refusal, text);
 }
 
 static void a_prefix_budget_above_the_room_is_clamped_and_says_so(void **state)
@@ -81,8 +116,9 @@ static void a_pool_with_caching_off_has_no_prefix_budget(void **state)
 
 	(void)state;
 	wish.prefix_caching = false;
-	wish.pool_bytes = 64 * STRIDE;
+	wish.pool_bytes = bytes_of(&wish, 64, 0);
 	assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
+	assert_int_equal(plan.pages, 64);
 	assert_int_equal(plan.requested_prefix_pages, 0);
 	assert_int_equal(plan.effective_prefix_pages, 0);
 }
@@ -94,15 +130,18 @@ static void caching_without_a_page_of_room_is_refused_with_capacity_and_reserve(
 	struct plan plan = {.pages = 7};
 
 	(void)state;
-	wish.pool_bytes = 64 * STRIDE;
+	wish.pool_bytes = bytes_of(&wish, 64, 1);
 	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
-	assert_string_equal(
-	    refusal,
-	    "prefix caching has no room: the pool has 64 pages and 64 of them are reserved "
-	    "for one request of max_sequence_length 4096; more pool_bytes or pool_pages, a "
-	    "smaller max_sequence_length, a max_prefix_cache_pages above 0, or "
-	    "enable_prefix_caching false would change it");
+	expect(refusal,
+	       "prefix caching has no room: the pool has 64 pages beside an index of %" PRIu64
+	       " bytes and 64 of them are reserved for one request of max_sequence_length 4096; "
+	       "more pool_bytes or pool_pages, a smaller max_sequence_length, a "
+	       "max_prefix_cache_pages above 0, or enable_prefix_caching false would change it",
+	       index_of(&wish, 64, 1));
 	assert_int_equal(plan.pages, 7);
+	/* Where only pages are known there is no index to speak of. */
+	assert_int_equal(plan_prefix(64, &wish, &plan, refusal), -ENOSPC);
+	assert_non_null(strstr(refusal, "the pool has 64 pages and 64 of them"));
 
 	wish = example();
 	wish.max_prefix_pages = 0;
@@ -116,14 +155,28 @@ static void a_pool_too_small_for_one_sequence_says_what_is_missing(void **state)
 	struct plan plan;
 
 	(void)state;
+	wish.pool_bytes = bytes_of(&wish, 64, 1) - 1;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+	expect(refusal,
+	       "one sequence of max_sequence_length 4096 needs 64 pages of 65536 bytes, an index "
+	       "of %" PRIu64 " bytes and 0 bytes of slots and workspace, %" PRIu64
+	       " bytes in all; the budget is %" PRIu64
+	       " bytes, 1 are missing; more pool_bytes, less headroom_bytes, fewer lanes, "
+	       "retained_order lru, enable_prefix_caching false or a smaller max_sequence_length "
+	       "would change it",
+	       index_of(&wish, 64, 1), wish.pool_bytes + 1, wish.pool_bytes);
+	/* Without reuse most of it is pages. */
+	wish.prefix_caching = false;
 	wish.pool_bytes = 60 * STRIDE;
 	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
-	assert_string_equal(
-	    refusal,
-	    "one sequence of max_sequence_length 4096 needs 64 pages of 65536 bytes and 0 bytes of "
-	    "slots and workspace, 4194304 bytes in all; the budget is 3932160 bytes, 262144 are "
-	    "missing; more pool_bytes, less headroom_bytes, fewer lanes or a smaller "
-	    "max_sequence_length would change it");
+	expect(refusal,
+	       "one sequence of max_sequence_length 4096 needs 64 pages of 65536 bytes, an index "
+	       "of %" PRIu64 " bytes and 0 bytes of slots and workspace, %" PRIu64
+	       " bytes in all; the budget is 3932160 bytes, %" PRIu64
+	       " are missing; more pool_bytes, less headroom_bytes, fewer lanes or a smaller "
+	       "max_sequence_length would change it",
+	       index_of(&wish, 64, 0), bytes_of(&wish, 64, 0),
+	       bytes_of(&wish, 64, 0) - wish.pool_bytes);
 }
 
 static void a_budget_above_what_is_free_says_what_is_missing(void **state)
@@ -134,6 +187,7 @@ static void a_budget_above_what_is_free_says_what_is_missing(void **state)
 
 	(void)state;
 	wish.available_bytes = 100 * STRIDE;
+	wish.pool_bytes = 128 * STRIDE;
 	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
 	assert_string_equal(refusal,
 			    "pool_bytes asks for 8388608 bytes, the device has 6553600 free, "
@@ -167,7 +221,7 @@ static void a_page_limit_below_the_budget_holds(void **state)
 	assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
 	assert_int_equal(plan.pages, 100);
 	assert_int_equal(plan.effective_prefix_pages, 36);
-	assert_true(plan.left_bytes == 28 * STRIDE);
+	assert_true(plan.left_bytes == wish.pool_bytes - bytes_of(&wish, 100, 36));
 }
 
 static void without_a_budget_the_pool_gets_what_is_free_less_headroom(void **state)
@@ -178,6 +232,7 @@ static void without_a_budget_the_pool_gets_what_is_free_less_headroom(void **sta
 
 	(void)state;
 	wish.pool_bytes = PLAN_NULL;
+	wish.available_bytes = bytes_of(&wish, 990, 128) + 10 * STRIDE;
 	assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
 	assert_int_equal(plan.pages, 990);
 
@@ -193,7 +248,7 @@ static void every_byte_of_the_budget_is_in_one_line_of_the_plan(void **state)
 	struct plan plan;
 
 	(void)state;
-	wish.pool_bytes = 300 * STRIDE + 17;
+	wish.pool_bytes = bytes_of(&wish, 280, 128) + 20 * STRIDE + 17;
 	wish.state_slot_bytes = STRIDE;
 	wish.retained_slots = 3;
 	wish.workspace_bytes = 1000;
@@ -201,8 +256,10 @@ static void every_byte_of_the_budget_is_in_one_line_of_the_plan(void **state)
 	assert_true(plan.lane_bytes == 16 * STRIDE);
 	assert_true(plan.retained_bytes == 3 * STRIDE);
 	assert_int_equal(plan.pages, 280);
-	assert_true(plan.lane_bytes + plan.retained_bytes + plan.workspace_bytes + plan.page_bytes +
-			plan.left_bytes ==
+	assert_true(plan.index_bytes == index_of(&wish, 280, 128));
+	assert_true(plan.left_bytes == STRIDE + 17 - 1000);
+	assert_true(plan.lane_bytes + plan.retained_bytes + plan.workspace_bytes +
+			plan.index_bytes + plan.page_bytes + plan.left_bytes ==
 		    plan.budget_bytes);
 }
 
@@ -214,7 +271,7 @@ static void retained_slots_raise_the_floor(void **state)
 
 	(void)state;
 	wish.prefix_caching = false;
-	wish.pool_bytes = 66 * STRIDE;
+	wish.pool_bytes = bytes_of(&wish, 66, 0);
 	wish.retained_slots = 2;
 	assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
 	wish.retained_slots = 3;
@@ -239,6 +296,115 @@ static void wishes_beyond_64_bits_are_refused_like_any_too_large(void **state)
 	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
 }
 
+static void a_page_costs_its_part_of_the_index_too(void **state)
+{
+	struct plan_wish wish = example();
+	char refusal[PLAN_REFUSAL_BYTES];
+	struct plan plan;
+
+	(void)state;
+	wish.pool_bytes--;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
+	assert_int_equal(plan.pages, 127);
+	assert_int_equal(plan.effective_prefix_pages, 63);
+	assert_true(plan.index_bytes == index_of(&wish, 127, 63));
+
+	/* What makes an index larger makes the pool smaller. */
+	wish.limits.name_spaces = 2;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+	wish.limits.order = RETAIN_LRU;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
+	assert_true(plan.pages > 127);
+	wish.pool_bytes = bytes_of(&wish, 1000000, 999936);
+	wish.available_bytes = PLAN_NULL;
+	wish.max_prefix_pages = PLAN_NULL;
+	wish.limits.shadow_lru = true;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
+	assert_true(plan.pages < 1000000 && plan.pages > 999000);
+}
+
+static void pages_alone_are_had_exactly_with_all_that_is_beside_them(void **state)
+{
+	static const uint64_t pages[] = {65, 100, 65536 - POOL_NODES_BESIDE, 1000000};
+	struct plan_wish wish = example();
+	char refusal[PLAN_REFUSAL_BYTES];
+	struct plan plan;
+
+	(void)state;
+	wish.pool_bytes = PLAN_NULL;
+	wish.available_bytes = 1ull << 40;
+	wish.headroom_bytes = 1ull << 40;
+	wish.state_slot_bytes = STRIDE;
+	wish.workspace_bytes = 1000;
+	for (size_t i = 0; i < sizeof(pages) / sizeof(*pages); i++) {
+		wish.pool_pages_limit = pages[i];
+		assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
+		assert_int_equal(plan.pages, pages[i]);
+		assert_int_equal(plan.left_bytes, 0);
+		assert_true(plan.budget_bytes ==
+			    bytes_of(&wish, (uint32_t)pages[i], plan.effective_prefix_pages) +
+				16 * STRIDE + 1000);
+	}
+	wish.available_bytes = plan.budget_bytes - 1;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+	expect(refusal,
+	       "pool_pages asks for 1000000 pages of 65536 bytes, an index of %" PRIu64
+	       " bytes and 1049576 bytes of slots and workspace, %" PRIu64
+	       " bytes in all; the device has %" PRIu64
+	       " free, 1 are missing; fewer pool_pages, or null for what is free, would change it",
+	       plan.index_bytes, wish.available_bytes + 1, wish.available_bytes);
+	wish.pool_pages_limit = UINT32_MAX;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+	assert_string_equal(refusal, "pool_pages asks for 4294967295 pages, a pool can have at "
+				     "most 1073737728; fewer pool_pages would change it");
+}
+
+static uint64_t below(uint64_t *random, uint64_t n)
+{
+	*random = *random * 6364136223846793005ull + 1442695040888963407ull;
+	return (*random >> 20) % n;
+}
+
+/* The gauge pool_index_bytes is that of the limits of the pool that is made. */
+static void the_index_of_a_plan_is_that_of_its_pool_and_no_page_more_would_fit(void **state)
+{
+	char refusal[PLAN_REFUSAL_BYTES];
+	uint64_t random = 1;
+	int planned = 0;
+
+	(void)state;
+	for (int i = 0; i < 3000; i++) {
+		struct plan_wish wish = {
+		    .available_bytes = PLAN_NULL,
+		    .pool_bytes = 1ull << (24 + below(&random, 20)),
+		    .page_stride = STRIDE,
+		    .max_sequence_tokens = 1 + below(&random, 5000),
+		    .prefix_caching = below(&random, 4),
+		    .max_prefix_pages = below(&random, 2) ? PLAN_NULL : below(&random, 100000),
+		    .limits = {.page_tokens = 16u << below(&random, 3),
+			       .name_spaces = 1 + (uint32_t)below(&random, 64),
+			       .order = below(&random, 2) ? RETAIN_LRU : RETAIN_LEARNED,
+			       .shadow_lru = below(&random, 2),
+			       .lanes = below(&random, 4) ? 0 : 8,
+			       .retained_slots = 16}};
+		struct plan plan;
+		uint64_t more;
+
+		wish.pool_bytes += below(&random, wish.pool_bytes);
+		if (plan_compute(&wish, &plan, refusal))
+			continue;
+		planned++;
+		assert_true(plan.index_bytes ==
+			    index_of(&wish, (uint32_t)plan.pages, plan.effective_prefix_pages));
+		assert_true(plan.index_bytes + plan.page_bytes + plan.left_bytes ==
+			    wish.pool_bytes);
+		more = plan.effective_prefix_pages;
+		more += wish.prefix_caching && more < wish.max_prefix_pages;
+		assert_true(bytes_of(&wish, (uint32_t)plan.pages + 1, more) > wish.pool_bytes);
+	}
+	assert_true(planned > 1500);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -253,6 +419,9 @@ int main(void)
 	    cmocka_unit_test(a_page_limit_below_the_budget_holds),
 	    cmocka_unit_test(without_a_budget_the_pool_gets_what_is_free_less_headroom),
 	    cmocka_unit_test(every_byte_of_the_budget_is_in_one_line_of_the_plan),
+	    cmocka_unit_test(a_page_costs_its_part_of_the_index_too),
+	    cmocka_unit_test(pages_alone_are_had_exactly_with_all_that_is_beside_them),
+	    cmocka_unit_test(the_index_of_a_plan_is_that_of_its_pool_and_no_page_more_would_fit),
 	    cmocka_unit_test(retained_slots_raise_the_floor),
 	    cmocka_unit_test(wishes_beyond_64_bits_are_refused_like_any_too_large),
 	};

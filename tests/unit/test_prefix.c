@@ -305,6 +305,35 @@ static void full_says_so_and_leaves_no_image_behind(void **state)
 	check(p);
 }
 
+static void images_take_no_more_than_their_share(void **state)
+{
+	struct prefix *p = *state;
+	struct key_image images[PAGE] = {{0}};
+	uint32_t root = root_of(p, 0, no_variant), nodes[64], n = 0, other;
+
+	for (; n < 64; n++) {
+		if (prefix_publish(p, root, tokens_of(n), PAGE, images, PAGE, &nodes[n]) !=
+		    PREFIX_NEW)
+			break;
+		prefix_put_copy(p, nodes[n], TIER_DEVICE, n);
+	}
+	assert_true(n > 0 && n < 63);
+	assert_true(n * sizeof(images) <= 64 * PREFIX_IMAGE_BYTES);
+	/* What has none still has room, and what has left makes some. */
+	(void)add(p, root, 100);
+	assert_int_equal(prefix_publish(p, root, tokens_of(n), PAGE, images, PAGE, &other),
+			 PREFIX_FULL);
+	prefix_drop_copy(p, nodes[0], TIER_DEVICE);
+	assert_int_equal(prefix_publish(p, root, tokens_of(n), PAGE, images, PAGE, &other),
+			 PREFIX_NEW);
+	prefix_put_copy(p, other, TIER_DEVICE, n);
+	check(p);
+	protection_off[PROTECTION_images_are_bounded] = true;
+	for (n = 200; n < 220; n++)
+		assert_int_equal(prefix_publish(p, root, tokens_of(n), PAGE, images, PAGE, &other),
+				 PREFIX_NEW);
+}
+
 static void an_id_is_never_used_again(void **state)
 {
 	struct prefix *p = *state;
@@ -542,6 +571,7 @@ int main(void)
 	    TEST(switched_off_the_walls_between_them_are_gone),
 	    TEST(nodes_with_equal_hashes_coexist_and_tokens_decide),
 	    TEST(full_says_so_and_leaves_no_image_behind),
+	    TEST(images_take_no_more_than_their_share),
 	    TEST(an_id_is_never_used_again),
 	    TEST(who_uses_a_node_uses_all_above_it),
 	    TEST(a_copy_below_keeps_a_node_and_its_id),

@@ -38,7 +38,7 @@ static int setup(void **state)
 	*state = &w;
 	failpoint_clear();
 	assert_int_equal(prefix_init(&w.prefix, NODES, PAGE, &w.maker, stamp), 0);
-	assert_int_equal(retain_init(&w.retain, &w.prefix), 0);
+	assert_int_equal(retain_init(&w.retain, &w.prefix, NODES), 0);
 	for (uint16_t i = 0; i < 2; i++) {
 		assert_int_equal(prefix_root(&w.prefix, i, variant, true, &w.root[i]), 0);
 		prefix_hold(&w.prefix, w.root[i]);

@@ -29,6 +29,7 @@ static void init_learned(uint32_t pages, uint64_t budget, bool shadow)
 				     .page_tokens = PAGE,
 				     .max_sequence_tokens = 1u << 20,
 				     .nodes = pages + 1024,
+				     .name_spaces = RETAIN_NAMESPACES,
 				     .prefix_budget = budget,
 				     .order = RETAIN_LEARNED,
 				     .shadow_lru = shadow};
@@ -536,6 +537,7 @@ static void the_shadow_counts_what_lru_would_have_had(void **state)
 				     .page_tokens = PAGE,
 				     .max_sequence_tokens = 1u << 20,
 				     .nodes = 256,
+				     .name_spaces = RETAIN_NAMESPACES,
 				     .prefix_budget = 32,
 				     .order = RETAIN_LRU,
 				     .shadow_lru = true};
