@@ -112,6 +112,8 @@ json_t *order_describe(const struct core_pool *p, bool whole)
 			    json_integer((json_int_t)keyset_bytes(retain_ghosts(retain))));
 	json_object_set_new(out, "refreshes",
 			    json_integer((json_int_t)retain_reuse(retain)->refreshes));
+	json_object_set_new(out, "doubts", json_integer((json_int_t)retain_reuse(retain)->doubts));
+	json_object_set_new(out, "in_doubt", json_boolean(reuse_in_doubt(retain_reuse(retain))));
 	json_object_set_new(out, "classes", classes);
 	json_object_set_new(out, "table", table_of(retain_reuse(retain)));
 	return out;

@@ -8,7 +8,7 @@
 #include "daemon/state/retain_internal.h"
 
 #define GHOSTS_LEAST    65536u
-#define GHOSTS_A_PAGE   4
+#define GHOSTS_A_PAGE   6
 #define TURN_BITS       2
 #define TURN_MASK       ((1u << TURN_BITS) - 1)
 #define OPEN_PAGES_MOST (UINT32_MAX >> TURN_BITS)

@@ -2,8 +2,12 @@
 /* reuse: see reuse.h. Core thread; nothing here blocks. */
 #include "daemon/state/reuse.h"
 
+#include "daemon/base/testing.h"
+
 #define CERTAINTY 20. /* pages at risk at which a class's own hazard weighs as all classes' */
 #define GROWTH    1.5
+#define SILENT    (1. / 32) /* less than this share of the usual reuse is silence */
+#define PAUSED    .25       /* this share of what ends it, from before: it was a pause */
 
 /* Youngest whole age of each bucket: the powers of 1.5, rounded up. */
 static const uint32_t edges[REUSE_BUCKETS] = {
@@ -115,6 +119,51 @@ static void fill_index(struct reuse *u)
 		u->index[i] = best_rate(hazard[i / REUSE_BUCKETS], width, i % REUSE_BUCKETS);
 }
 
+/* Of one age all are equal, and the younger are worth more: an order by opens, that of lru. */
+static void fill_index_by_age(struct reuse *u)
+{
+	for (uint32_t i = 0; i < REUSE_CELLS; i++)
+		u->index[i] = 1. / (1 + i % REUSE_BUCKETS);
+}
+
+/* Habits have changed: only what was reused since the last table tells of the new ones. */
+static void forget_habits(struct reuse *u)
+{
+	for (uint32_t i = 0; i < REUSE_CELLS; i++) {
+		u->reused[i] -= u->reused_then[i];
+		u->forgotten[i] = 0;
+	}
+	u->patience = 0;
+}
+
+/* Is what was reused since the last table silence, or does it end one? */
+static void listen(struct reuse *u)
+{
+	uint64_t opens = (uint64_t)u->silence * REUSE_REFRESH;
+	double usual = 0, lately = 0, from_before = 0;
+
+	for (uint32_t i = 0; i < REUSE_CELLS; i++) {
+		double reused = u->reused[i] - u->reused_then[i];
+
+		usual += u->reused_then[i] * (1 - REUSE_DECAY);
+		lately += reused;
+		if (reuse_edge(i % REUSE_BUCKETS) >= opens)
+			from_before += reused;
+	}
+	/* One page more: where little is usual, nothing for a while is no silence. */
+	if (lately + 1 < SILENT * usual) {
+		u->silence++;
+		return;
+	}
+	if (u->silence == 0)
+		return;
+	if (from_before < PAUSED * lately)
+		forget_habits(u);
+	else if (u->silence > u->patience && protection(pauses_are_remembered))
+		u->patience = u->silence;
+	u->silence = 0;
+}
+
 /* Lower index first; of equal ones the older, then the lower class. */
 static bool goes_before(const struct reuse *u, uint32_t a, uint32_t b)
 {
@@ -142,11 +191,18 @@ static void fill_ranks(struct reuse *u)
 
 void reuse_refresh(struct reuse *u)
 {
+	listen(u);
 	for (uint32_t i = 0; i < REUSE_CELLS; i++) {
 		u->reused[i] *= REUSE_DECAY;
+		u->reused_then[i] = u->reused[i];
 		u->forgotten[i] *= REUSE_DECAY;
 	}
-	fill_index(u);
+	if (reuse_in_doubt(u) && protection(silence_is_doubted)) {
+		fill_index_by_age(u);
+		u->doubts++;
+	} else {
+		fill_index(u);
+	}
 	fill_ranks(u);
 	u->refreshes++;
 }

@@ -16,6 +16,14 @@
  * REUSE_REFRESH opens, at a fixed open: decisions do not depend on timing. Plain doubles, without
  * contraction, so that every machine decides alike.
  *
+ * Doubt: decay is slow, and where nothing at all is reused it changes no order, as all rates fall
+ * alike. So when hardly anything of the usual is reused from one table to the next (silence),
+ * habits have changed or pause, and which it is cannot be told before it ends. The table is then
+ * not believed: the order is by age alone, that of lru, and new pages have their chance. When reuse
+ * comes again and is of pages from before the silence, it was a pause: the next one as long raises
+ * no doubt. When it is of what came since, habits have changed: what was counted before the silence
+ * is forgotten, and so are pauses.
+ *
  * Owner: the core thread, within its pool's retain. Pure: no I/O, no clock, no memory of its own.
  */
 
@@ -36,9 +44,12 @@ struct reuse {
 	uint64_t waiting[REUSE_CELLS]; /* pages known and not touched since, with their bytes or
 					  without */
 	double index[REUSE_CELLS];
-	uint16_t rank_of[REUSE_CELLS]; /* place in the order of giving up */
-	uint16_t cell_at[REUSE_CELLS]; /* and the reverse */
-	uint64_t refreshes;
+	uint16_t rank_of[REUSE_CELLS];   /* place in the order of giving up */
+	uint16_t cell_at[REUSE_CELLS];   /* and the reverse */
+	double reused_then[REUSE_CELLS]; /* `reused` as the last table left it */
+	uint32_t silence;  /* tables in a row before which hardly anything was reused */
+	uint32_t patience; /* so many of them have been a pause already */
+	uint64_t refreshes, doubts;
 };
 
 static inline uint32_t reuse_cell(uint32_t class, uint32_t bucket)
@@ -54,5 +65,10 @@ uint32_t reuse_bucket(uint64_t age);
 
 /* Decay, then a new table and order. */
 void reuse_refresh(struct reuse *u);
+
+static inline bool reuse_in_doubt(const struct reuse *u)
+{
+	return u->silence > u->patience;
+}
 
 #endif

@@ -449,6 +449,13 @@ static void ghosts_are_forgotten_oldest_first_and_counted(void **state)
 	assert_true(all_forgotten() <= 0);
 }
 
+static void six_ghosts_a_page_are_kept(void **state)
+{
+	(void)state;
+	init_learned(20000, 20000, false);
+	assert_int_equal(retain_ghosts(&w.pool.retain)->capacity, 120000);
+}
+
 /* ---- limits ---- */
 
 static void a_pool_of_one_page_is_served(void **state)
@@ -575,6 +582,7 @@ int main(void)
 	    TEST(what_has_left_is_known_and_its_return_counts),
 	    TEST(a_short_match_is_no_further_turn),
 	    TEST(ghosts_are_forgotten_oldest_first_and_counted),
+	    TEST(six_ghosts_a_page_are_kept),
 	    TEST(a_pool_of_one_page_is_served),
 	    TEST(all_pages_may_be_in_use),
 	    TEST(after_long_without_a_match_reuse_is_learned_again),
