@@ -20,6 +20,7 @@
 #define RETAINED_BYTES (1u << 19)
 #define WINDOW_BYTES   (1u << 18)
 #define LARGE          300000u /* takes the way past the cache */
+#define MANY           (16 * 4096 + 100)
 
 static struct device_memory memory;
 static char *window;
@@ -107,6 +108,26 @@ static void copies_past_the_cache_are_exact_at_every_alignment(void **state)
 	}
 }
 
+static void copies_of_many_pages_are_exact(void **state)
+{
+	static char from[MANY + 64], to[MANY + 128], expected[MANY + 128];
+	static const size_t sizes[] = {4095,  4096,  8191,  8192,         8193, 12288,
+				       16384, 16447, 24576, 32768 + 4096, MANY};
+	static const size_t starts[] = {0, 1, 17, 63};
+
+	(void)state;
+	fill(from, sizeof(from), 7);
+	for (size_t k = 0; k < sizeof(sizes) / sizeof(*sizes); k++) {
+		for (size_t a = 0; a < 4; a++) {
+			memset(to, 0x55, sizeof(to));
+			memset(expected, 0x55, sizeof(expected));
+			memcpy(expected + starts[a], from + starts[3 - a], sizes[k]);
+			stream_copy(to + starts[a], from + starts[3 - a], sizes[k]);
+			assert_memory_equal(to, expected, sizeof(to));
+		}
+	}
+}
+
 static void bytes_go_between_all_regions(void **state)
 {
 	char *pool = memory.segment.memory, *kept = memory.retained.memory;
@@ -166,6 +187,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(copies_past_the_cache_are_exact_at_every_alignment),
+	    TEST(copies_of_many_pages_are_exact),
 	    TEST(bytes_go_between_all_regions),
 	    TEST(a_hole_in_the_window_is_the_clients_fault),
 	    TEST(lost_memory_of_the_pool_is_an_error_of_the_pool),
