@@ -3,16 +3,9 @@
  * bench_claim: how fast a retained state comes back to a sequence of a hybrid pool, next to this
  * machine's own copy past the cache of as many bytes in the same run. Main thread; blocks.
  */
-#include <string.h>
-#include <sys/mman.h>
-
-#include "tools/bench.h"
+#include "tools/bench_copy.h"
 #include "tools/bench_host.h"
 #include "tools/bench_report.h"
-
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
 
 #define CLAIM_BAR   0.8 /* of the copy's bandwidth */
 #define PROMPT      65  /* tokens: one page, and one to compute */
@@ -23,41 +16,8 @@ struct claim {
 	struct kvhost_pool *pool;
 	uint32_t tokens[PROMPT];
 	uint64_t bytes;
-	char *from, *to; /* of the calibration */
+	struct copy_limit limit;
 };
-
-#if defined(__x86_64__)
-static void copy_past_cache(char *to, const char *from, size_t bytes)
-{
-	for (size_t at = 0; at < bytes; at += 64) {
-		const __m128i *in = (const __m128i *)(const void *)(from + at);
-		__m128i *out = (__m128i *)(void *)(to + at);
-
-		_mm_prefetch(from + at + 512, _MM_HINT_NTA);
-		_mm_stream_si128(out, _mm_load_si128(in));
-		_mm_stream_si128(out + 1, _mm_load_si128(in + 1));
-		_mm_stream_si128(out + 2, _mm_load_si128(in + 2));
-		_mm_stream_si128(out + 3, _mm_load_si128(in + 3));
-	}
-	_mm_sfence();
-}
-#else
-static void copy_past_cache(char *to, const char *from, size_t bytes)
-{
-	memcpy(to, from, bytes);
-}
-#endif
-
-static char *take_memory(size_t bytes)
-{
-	char *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (m == MAP_FAILED)
-		return NULL;
-	(void)madvise(m, bytes, MADV_HUGEPAGE);
-	memset(m, 1, bytes);
-	return m;
-}
 
 static int attach(struct claim *c, const struct bench_options *o, struct bench_reason *why)
 {
@@ -118,11 +78,9 @@ static int measure_round(struct claim *c, double *copy_ns, double *claim_ns,
 {
 	*copy_ns = *claim_ns = 1e300;
 	for (int i = 0; i < ROUND_TRIPS; i++) {
-		uint64_t start = bench_ticks(), ticks;
-		double ns;
+		uint64_t ticks;
+		double ns = copy_limit_run(&c->limit).wall_ns;
 
-		copy_past_cache(c->to, c->from, c->bytes);
-		ns = bench_clock_ns(bench_ticks() - start);
 		*copy_ns = ns < *copy_ns ? ns : *copy_ns;
 		if (claim_once(c, &ticks, why))
 			return -1;
@@ -170,23 +128,18 @@ int bench_claim_run(const struct bench_options *o, struct report *r, struct benc
 
 	for (uint32_t i = 0; i < PROMPT; i++)
 		c.tokens[i] = i * 2654435761u;
-	c.from = take_memory(c.bytes);
-	c.to = take_memory(c.bytes);
-	if (!result && (!c.from || !c.to))
-		result = bench_reason_set(why, "no memory for the calibration");
 	if (!result)
 		result = bench_connect(&daemon, 0, 0, &c.host, why);
 	if (!result)
 		result = attach(&c, o, why);
+	if (!result)
+		result = copy_limit_init(&c.limit, c.bytes, c.bytes, why);
 	if (!result)
 		result = capture(&c, why);
 	if (!result)
 		result = measure(&c, o, r, why);
 	kvhost_disconnect(&c.host);
 	bench_host_stop(&daemon);
-	if (c.from)
-		munmap(c.from, c.bytes);
-	if (c.to)
-		munmap(c.to, c.bytes);
+	copy_limit_deinit(&c.limit);
 	return result;
 }

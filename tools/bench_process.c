@@ -16,8 +16,10 @@
 struct bench_cores bench_cores(void)
 {
 	/* Asked once: after pinning, the process may use one core only. */
-	static struct bench_cores cores = {.client = -1, .daemon = -1};
+	static struct bench_cores cores = {.client = -1, .daemon = -1, .device = -1};
+	int *wanted[] = {&cores.client, &cores.daemon, &cores.device};
 	cpu_set_t allowed;
+	int n = 0;
 
 	if (cores.client >= 0)
 		return cores;
@@ -25,16 +27,12 @@ struct bench_cores bench_cores(void)
 	CPU_ZERO(&allowed);
 	if (sched_getaffinity(0, sizeof(allowed), &allowed))
 		return cores = (struct bench_cores){0};
-	for (int core = 0; core < CPU_SETSIZE && cores.daemon < 0; core++) {
-		if (!CPU_ISSET(core, &allowed))
-			continue;
-		if (cores.client < 0)
-			cores.client = core;
-		else
-			cores.daemon = core;
+	for (int core = 0; core < CPU_SETSIZE && n < 3; core++) {
+		if (CPU_ISSET(core, &allowed))
+			*wanted[n++] = core;
 	}
-	if (cores.daemon < 0)
-		cores.daemon = cores.client;
+	for (; n < 3; n++)
+		*wanted[n] = cores.client;
 	return cores;
 }
 
@@ -45,6 +43,39 @@ int bench_pin(int core)
 	CPU_ZERO(&one);
 	CPU_SET(core, &one);
 	return sched_setaffinity(0, sizeof(one), &one) ? -1 : 0;
+}
+
+int bench_pin_thread(int pid, const char *name, int core)
+{
+	char path[64 + NAME_MAX], line[64];
+	struct dirent *entry;
+	cpu_set_t one;
+	DIR *threads;
+	int r = -1;
+
+	CPU_ZERO(&one);
+	CPU_SET(core, &one);
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	threads = opendir(path);
+	if (!threads)
+		return -1;
+	while (r && (entry = readdir(threads))) {
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", pid, entry->d_name);
+		file = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
+		if (!file)
+			continue;
+		if (fgets(line, sizeof(line), file)) {
+			line[strcspn(line, "\n")] = '\0';
+			if (strcmp(line, name) == 0)
+				r = sched_setaffinity((pid_t)strtol(entry->d_name, NULL, 10),
+						      sizeof(one), &one);
+		}
+		fclose(file);
+	}
+	closedir(threads);
+	return r ? -1 : 0;
 }
 
 /* The first number of a file, such as the run time in a schedstat. */
