@@ -142,9 +142,11 @@ struct bench_cores {
 	int device;         /* a third one, or the client's */
 };
 
-struct bench_cores bench_cores(void); /* the first three that it may use when first asked */
-int bench_pin(int core);              /* 0 or -1 */
-int bench_pin_thread(int pid, const char *name, int core); /* the thread of that name; likewise */
+struct bench_cores bench_cores(void);   /* the first three that it may use when first asked */
+int bench_pin(int core);                /* 0 or -1 */
+int bench_pin_two(int core, int other); /* may be the same; likewise */
+/* The thread of that name, NULL: the first one; likewise. */
+int bench_pin_thread(int pid, const char *name, int core);
 /* CPU time of all threads of a process so far. 0 or -1. Precise: from the scheduler. */
 int bench_process_cpu_ns(int pid, uint64_t *out);
 int bench_process_cpu_coarse_ns(int pid, uint64_t *out); /* from the accounting ticks */

@@ -120,6 +120,7 @@ int bench_claim_run(const struct bench_options *o, struct report *r, struct benc
 				  .pages = 64,
 				  .budget_pages = BENCH_NULL,
 				  .order = "lru",
+				  .apart = true,
 				  .lanes = 1,
 				  .retained_slots = 1};
 	struct claim c = {.bytes = o->image_bytes};

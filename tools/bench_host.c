@@ -174,7 +174,8 @@ static void clean_environment(void)
 	}
 }
 
-static _Noreturn void run_daemon(const struct bench_host *h, const char *program, pid_t parent)
+static _Noreturn void run_daemon(const struct bench_host *h, const struct bench_plan *plan,
+				 const char *program, pid_t parent)
 {
 	char runtime[PATH_MAX], state[PATH_MAX], configuration[PATH_MAX], log[PATH_MAX];
 	int fd;
@@ -192,7 +193,8 @@ static _Noreturn void run_daemon(const struct bench_host *h, const char *program
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(127);
-	bench_pin(bench_cores().daemon);
+	bench_pin_two(bench_cores().daemon,
+		      plan->apart ? bench_cores().device : bench_cores().daemon);
 	clean_environment();
 
 	fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -301,6 +303,17 @@ static int use_socket(struct bench_host *h, const char *path, struct bench_reaso
 	return 0;
 }
 
+/* A client that sleeps while it waits can share its core; the daemon's first thread, which looks
+ * for work, cannot. */
+static int place_threads(const struct bench_host *h, struct bench_reason *why)
+{
+	if (bench_pin_thread(h->pid, NULL, bench_cores().daemon) ||
+	    bench_pin_thread(h->pid, "dev0", bench_cores().device))
+		return bench_reason_set(why, "process %d has no thread dev0 that can be pinned",
+					(int)h->pid);
+	return 0;
+}
+
 int bench_host_start(struct bench_host *h, const struct bench_options *o,
 		     const struct bench_plan *plan, struct bench_reason *why)
 {
@@ -323,9 +336,11 @@ int bench_host_start(struct bench_host *h, const struct bench_options *o,
 		return bench_reason_set(why, "fork: %s", strerror(errno));
 	}
 	if (h->pid == 0)
-		run_daemon(h, program, parent);
+		run_daemon(h, plan, program, parent);
 	daemon_pid = h->pid;
-	return wait_ready(h, why);
+	if (wait_ready(h, why))
+		return -1;
+	return plan->apart ? place_threads(h, why) : 0;
 }
 
 /* ---- stop ---- */

@@ -22,6 +22,7 @@ struct bench_plan {       /* how the daemon is configured */
 	uint64_t budget_pages; /* BENCH_NULL: what the pool leaves */
 	bool map;
 	const char *order;       /* retained_order; NULL: its default */
+	bool apart;              /* its copying thread has a core of its own, or the client's */
 	uint64_t lanes;          /* 0: the default */
 	uint64_t retained_slots; /* of a hybrid pool, beside `lanes` */
 };

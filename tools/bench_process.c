@@ -38,11 +38,17 @@ struct bench_cores bench_cores(void)
 
 int bench_pin(int core)
 {
-	cpu_set_t one;
+	return bench_pin_two(core, core);
+}
 
-	CPU_ZERO(&one);
-	CPU_SET(core, &one);
-	return sched_setaffinity(0, sizeof(one), &one) ? -1 : 0;
+int bench_pin_two(int core, int other)
+{
+	cpu_set_t both;
+
+	CPU_ZERO(&both);
+	CPU_SET(core, &both);
+	CPU_SET(other, &both);
+	return sched_setaffinity(0, sizeof(both), &both) ? -1 : 0;
 }
 
 int bench_pin_thread(int pid, const char *name, int core)
@@ -55,6 +61,8 @@ int bench_pin_thread(int pid, const char *name, int core)
 
 	CPU_ZERO(&one);
 	CPU_SET(core, &one);
+	if (!name)
+		return sched_setaffinity(pid, sizeof(one), &one) ? -1 : 0;
 	snprintf(path, sizeof(path), "/proc/%d/task", pid);
 	threads = opendir(path);
 	if (!threads)

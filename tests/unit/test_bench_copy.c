@@ -74,6 +74,7 @@ static void a_thread_is_pinned_by_its_name(void **state)
 	name[strcspn(name, "\n")] = '\0';
 	assert_int_equal(bench_pin_thread(getpid(), name, bench_cores().client), 0);
 	assert_int_equal(bench_pin_thread(getpid(), "none of this name", 0), -1);
+	assert_int_equal(bench_pin_thread(getpid(), NULL, bench_cores().client), 0);
 }
 
 int main(void)
