@@ -38,7 +38,7 @@ static struct seq *forked(struct seq *s, uint32_t max_tokens)
 {
 	struct seq *f;
 
-	assert_int_equal(seq_fork(s, max_tokens, &f, &fork_copy), 0);
+	assert_int_equal(fork_of(s, max_tokens, &f), 0);
 	world_check(s->pool);
 	assert_int_equal(seq_admit(f), 0);
 	return f;
@@ -248,14 +248,13 @@ static void a_fork_that_waits_for_admission_counts_for_nothing_yet(void **state)
 	world_step(a, 2 * PAGE, NULL);
 	world_step(b, 2 * PAGE, NULL);
 	assert_int_equal(p->surplus, 2);
-	assert_int_equal(seq_fork(b, 30 * PAGE, &f, &fork_copy), 0);
+	assert_int_equal(fork_of(b, 30 * PAGE, &f), 0);
 	assert_int_equal(seq_admit(f), POOL_WAIT);
 	assert_int_equal(p->surplus, 2);
 	world_check(p);
 	world_close(&f);
-	assert_int_equal(seq_fork(b, PAGE, &f, &fork_copy), POOL_RANGE);
-	assert_int_equal(seq_fork(b, p->limits.max_sequence_tokens + 1, &f, &fork_copy),
-			 POOL_RANGE);
+	assert_int_equal(fork_of(b, PAGE, &f), POOL_RANGE);
+	assert_int_equal(fork_of(b, p->limits.max_sequence_tokens + 1, &f), POOL_RANGE);
 	world_close(&a);
 	world_close(&b);
 	assert_nothing_held(p);
