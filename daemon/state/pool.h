@@ -61,6 +61,7 @@ struct pool_share { /* what one namespace has in it, and may have */
 	uint64_t quota_pages;      /* indexed and private together, at most; 0 = no limit */
 	uint64_t guaranteed_pages; /* as long as it has no more, others' retained pages go first */
 	uint64_t leaving;          /* of the indexed ones: on their way to KV-RAM */
+	uint64_t arriving;         /* of the indexed ones: on their way from there */
 	uint64_t in_ram;           /* pages with a copy in KV-RAM */
 };
 

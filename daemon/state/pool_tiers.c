@@ -229,6 +229,7 @@ int pool_fetch(struct pool *p, uint32_t node)
 	n->ram_pins++;
 	pool_index(p, node, page);
 	p->arriving++;
+	p->shares[n->name_space].arriving++;
 	p->below->up(p->below->context, node);
 	if (!p->retain.learned)
 		pool_trim(p); /* it is one more within the budget */
@@ -242,6 +243,7 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 	must(n->moves & NODE_FILLING && n->ram_pins > 0 && p->arriving > 0);
 	n->ram_pins--;
 	p->arriving--;
+	p->shares[n->name_space].arriving--;
 	if (result)
 		n->moves |= NODE_SPOILT_RAM;
 	if ((result || p->prefix.nodes[n->parent].moves & NODE_FAILED) &&
