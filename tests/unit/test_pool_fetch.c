@@ -586,12 +586,12 @@ static void no_match_ends_inside_an_image_wherever_its_pages_are(void **state)
 		tiers_make_room(t, pages_free(&t->pool.pages) + 1);
 	assert_where(t, a, 6, "d d d d R R");
 	/* The floor lets it have what is on the device, which ends in the image. */
-	t->pool.limits.ram_floor_tokens = 3 * PAGE;
+	t->pool.limits.ram_floor_tokens = 4 * PAGE + 1;
 	o = opening_begin(&t->pool, &wish, 6 * PAGE + 1);
 	s = must_have(&o, 2);
 	close(t, &s);
-	/* It fetches, and what fails leaves an end in the image. */
-	t->pool.limits.ram_floor_tokens = 0;
+	/* From there it is far enough. It fetches, and what fails leaves an end in the image. */
+	t->pool.limits.ram_floor_tokens = 4 * PAGE;
 	o = opening_begin(&t->pool, &wish, 6 * PAGE + 1);
 	must_wait(&o);
 	up_ends(t, -EIO);
