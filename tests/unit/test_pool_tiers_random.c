@@ -37,6 +37,7 @@ struct was { /* a page, before the operation */
 	uint64_t id;
 	char here, below;
 	bool used;
+	bool given_up; /* it could not be copied down twice: it goes without */
 };
 
 static struct run {
@@ -117,7 +118,8 @@ static bool is_readable(char here, char below)
 /* NULL, or what cannot have happened to a page. used: then and now. */
 static const char *judge(uint32_t i, const struct was *was, char here, char below, bool used)
 {
-	bool its_copy = i == run.ended, may_vanish = run.may_vanish[i] || run.drops;
+	bool its_copy = i == run.ended;
+	bool may_vanish = run.may_vanish[i] || run.drops || was->given_up;
 	bool down_failed = its_copy && !run.ended_up && !run.ended_well;
 	bool up_failed = its_copy && run.ended_up && !run.ended_well;
 
@@ -170,7 +172,8 @@ static void look(bool everything)
 		run.was[i] = (struct was){.id = n->kind == NODE_TOKENS ? n->id : 0,
 					  .here = here,
 					  .below = below_it,
-					  .used = n->users > 0};
+					  .used = n->users > 0,
+					  .given_up = n->moves & NODE_TRIED_AGAIN};
 	}
 	for (uint32_t i = 0; !wrong && i < x->fresh; i++) {
 		if (x->nodes[i].kind != NODE_FREE && x->nodes[i].children_leaving != leaving[i])
