@@ -91,6 +91,8 @@ static void make_pool(struct ram_world *w, uint32_t i, const struct ram_world_wi
 				     .nodes = wish->pages + (uint32_t)objects + 64,
 				     .prefix_budget = wish->pages,
 				     .order = wish->order,
+				     .name_spaces = RETAIN_NAMESPACES,
+				     .ram_pages = (uint32_t)objects,
 				     .interactive_ttl_ns = 300 * SECOND};
 	uint8_t stamp[16] = {(uint8_t)(i + 1), 9, 9};
 	const char *why = "";
