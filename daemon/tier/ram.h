@@ -163,8 +163,8 @@ static inline uint64_t ram_object_bytes(const struct ram_pool *rp)
 #ifdef KVHOST_TESTING
 /* Called before a page is given up for another one of the same pool; NODE_NONE: none is, so the
  * newcomer finds no place. NULL: nobody watches. */
-extern void (*ram_displace_hook)(const struct ram_pool *rp, uint32_t newcomer,
-				 enum pool_need need, uint32_t victim);
+extern void (*ram_displace_hook)(const struct ram_pool *rp, uint32_t newcomer, enum pool_need need,
+				 uint32_t victim);
 #endif
 
 /* Compares sums with what they sum, and the arena with the pools. NULL or what does not hold. */

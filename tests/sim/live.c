@@ -18,8 +18,7 @@ void live_read_again(struct sim *w, struct sim_view *v, uint32_t n)
 	const struct pages *pages = &sim_pool(w)->pages;
 
 	for (uint32_t i = 0; s && !seq_is_away(s) && i < n && i < s->n_pages; i++) {
-		bool replaced =
-		    s->step.replaced != PAGE_NONE && i == s->step.first - s->first_page;
+		bool replaced = s->step.replaced != PAGE_NONE && i == s->step.first - s->first_page;
 		uint32_t page = replaced ? s->step.replaced : s->table[i];
 
 		v->table[i].index = page;

@@ -142,6 +142,7 @@ struct sim {
 	uint32_t work_rate; /* of 100: how often an executor runs a job */
 	uint32_t moves;     /* after each event: how fast things go on */
 	bool core_sleeps, slept;
+	bool busy; /* the last turn of the core had something to do */
 	uint64_t sleep_until_ns;
 	uint64_t done; /* things that can change what others find */
 	/* to see that a run did something */

@@ -95,8 +95,8 @@ static const char *why_not(const struct pool *p, uint32_t node)
 {
 	const struct node *n = &p->prefix.nodes[node];
 	bool arrives = (n->moves & (NODE_FILLING | NODE_FAILED)) == NODE_FILLING;
-	bool on_device = n->copies[TIER_DEVICE] != COPY_NONE &&
-			 !(n->moves & (NODE_LEAVING | NODE_FILLING));
+	bool on_device =
+	    n->copies[TIER_DEVICE] != COPY_NONE && !(n->moves & (NODE_LEAVING | NODE_FILLING));
 
 	if (n->copies[TIER_RAM] == COPY_NONE)
 		return "is not there";
@@ -226,7 +226,6 @@ void spill_displaced(const struct ram_pool *rp, uint32_t node, enum pool_need ne
 }
 
 /* ---- checks ---- */
-
 
 static const struct device_job *device_job_of(const struct list *link)
 {

@@ -306,7 +306,8 @@ void sim_turn(struct sim *w)
 		core_end_sleep(&w->core);
 	}
 	w->copies.wake = w->work.wake = false;
-	if (core_turn(&w->core) || !chance(w, 20))
+	w->busy = core_turn(&w->core);
+	if (w->busy || !chance(w, 20))
 		goto out;
 	w->core_sleeps = core_prepare_sleep(&w->core, &w->sleep_until_ns);
 	/* The daemon looks at its clock once in a while even if nothing wakes it. */
@@ -345,7 +346,9 @@ void sim_rest(struct sim *w)
 		sim_check(w, turns < 20000, "the world does not come to rest");
 		while (sim_executor_step(&w->copies, 0) || sim_executor_step(&w->work, 0))
 			some = true;
+		w->busy = false;
 		sim_turn(w);
+		some |= w->busy;
 		for (uint32_t i = 0; i < w->n_clients; i++)
 			some |= client_reap(&w->clients[i]);
 		some |= !sim_executor_is_idle(&w->copies) || !sim_executor_is_idle(&w->work) ||
