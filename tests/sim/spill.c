@@ -34,7 +34,6 @@ void spill_draw(struct sim *w)
 	w->config.kv_ram_bytes = objects * SPILL_OBJECT;
 	p->ram_floor_tokens = chance(w, 70) ? 0 : 1 + below(w, 3 * SIM_PAGE_TOKENS);
 	p->retained_interactive_ttl_s = chance(w, 50) ? 0 : 1 + below(w, 4);
-	p->live_in_ram = chance(w, 50);
 	s->down_fails = fails[below(w, 8)];
 	/* What is live is not given up for that: whoever waits for its pages waits until its
 	 * deadline. */
