@@ -239,6 +239,8 @@ static void make_pool(uint32_t objects, enum retain_policy order, uint32_t place
 				     .page_tokens = PAGE_TOKENS,
 				     .max_sequence_tokens = 1u << 20,
 				     .nodes = objects + 4096,
+				     .ram_pages = places,
+				     .name_spaces = 1,
 				     .prefix_budget = pages,
 				     .order = order};
 
