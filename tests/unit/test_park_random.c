@@ -395,7 +395,7 @@ static const char *run_once(const struct run *run)
 	return NULL;
 }
 
-/* 40 take 3 s of one core, and a sanitizer's build some thirty times as long. */
+/* 40 take 3 s of one core, and those built with a sanitizer ten to twenty times as long. */
 static uint32_t seeds(void)
 {
 	const char *text = getenv("KVHOST_SIM_SEEDS");
