@@ -123,6 +123,9 @@ struct config_pool {
 	bool map;
 	uint32_t retained_order; /* enum config_retained_order */
 	bool shadow_lru;
+	uint64_t ram_floor_tokens;
+	bool live_in_ram;
+	uint64_t retained_interactive_ttl_s;
 	uint64_t idle_ttl_s;
 	uint64_t default_deadline_us; /* never 0: the core's is filled in */
 	struct config_names namespaces;
@@ -137,6 +140,8 @@ struct config_namespace {
 	struct config_salt managed_prefix_cache_salt;               /* not set: none */
 	uint64_t max_pages, max_bytes, max_sessions, max_sequences; /* or CONFIG_NULL */
 	uint64_t guaranteed_pages;
+	uint64_t max_kv_ram_bytes; /* or CONFIG_NULL */
+	uint64_t guaranteed_kv_ram_bytes;
 	struct config_origin origin[OPTION_COUNT];
 };
 
@@ -145,6 +150,11 @@ struct config {
 	char runtime_directory[96];
 	char state_directory[256];
 	bool disable_optimized_provider;
+	uint64_t kv_ram_bytes; /* 0: none */
+	bool kv_ram_lock;
+	uint64_t kv_ram_numa_node; /* or CONFIG_NULL: spread over all */
+	uint64_t kv_ram_chunk_bytes;
+	uint64_t kv_ram_page_bytes;
 	struct config_core core;
 	uint32_t n_pools;
 	struct config_pool pools[CONFIG_POOLS_MAX];

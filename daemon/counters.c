@@ -225,11 +225,12 @@ int counters_add_namespace(struct counters *c, const char *name, struct namespac
 }
 
 void namespace_counters_set(struct namespace_counters *n, uint64_t pages, uint64_t retained_pages,
-			    uint64_t sequences, uint64_t sessions)
+			    uint64_t kv_ram_bytes, uint64_t sequences, uint64_t sessions)
 {
 	const uint64_t values[NAMESPACE_GAUGE_COUNT] = {
 	    [GAUGE_namespace_pages] = pages,
 	    [GAUGE_namespace_retained_pages] = retained_pages,
+	    [GAUGE_namespace_kv_ram_bytes] = kv_ram_bytes,
 	    [GAUGE_namespace_sequences] = sequences,
 	    [GAUGE_namespace_sessions] = sessions,
 	};
@@ -280,6 +281,6 @@ enum counter counter_of_bye(enum wire_bye reason)
 
 enum pool_counter counter_of_miss(enum payload_miss reason)
 {
-	must(reason > PAYLOAD_MISS_NONE && reason <= PAYLOAD_MISS_GONE);
+	must(reason > PAYLOAD_MISS_NONE && reason < PAYLOAD_MISS_COUNT);
 	return COUNTER_pool_misses_no_match + (reason - PAYLOAD_MISS_NO_MATCH);
 }

@@ -141,14 +141,14 @@ static inline uint64_t pool_counters_get(const struct pool_counters *p, enum poo
 }
 
 void namespace_counters_set(struct namespace_counters *n, uint64_t pages, uint64_t retained_pages,
-			    uint64_t sequences, uint64_t sessions);
+			    uint64_t kv_ram_bytes, uint64_t sequences, uint64_t sessions);
 
 /* One sample. */
 void counters_time(struct counters *c, enum histogram name, uint64_t ns);
 
 /* The counter of sessions that ended for this reason. */
 enum counter counter_of_bye(enum wire_bye reason);
-/* The counter of opens that missed for this reason; not PAYLOAD_MISS_NONE, and none of fetching. */
+/* The counter of opens that missed for this reason; not PAYLOAD_MISS_NONE. */
 enum pool_counter counter_of_miss(enum payload_miss reason);
 
 #endif

@@ -3,9 +3,11 @@
  * kvhostd: put the parts together, run the core's loop until told to stop, take them apart.
  *
  * The main thread is the core thread. Exit codes: 0 stopped; 1 could not start; 2 the
- * configuration is wrong.
+ * configuration is wrong; 3 a limit of the host is below what is configured.
  */
 #include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +34,8 @@
 #define LISTEN_TURNS 64   /* turns between two looks at the sockets while busy */
 #define SLEEP_MS     1000 /* longest sleep: a heartbeat */
 #define STOP_NS      (5 * NS_PER_S)
+#define DEVICE_SPINS 20 /* times as long as else it spins while the device is at a job */
+#define EXIT_LIMIT   3  /* a limit of the host is below what is configured */
 
 struct kvhost { /* owns every module */
 	struct config config;
@@ -41,11 +45,15 @@ struct kvhost { /* owns every module */
 	int threads[4]; /* of the stats file: core, work, device, log */
 	struct executor *work, *copies;
 	struct device *device;
+	struct arena *arena; /* NULL: no KV-RAM, and ram_note says why */
+	char ram_note[ARENA_NOTE_BYTES + 32];
 	struct core core;
 	bool has_core;
 	struct listener *listener;
 	int wake_fd, signal_fd;
+	bool has_processors; /* more than one to run on */
 	bool stopping;
+	int exit_code; /* of a start that fails */
 	uint64_t stop_ns;
 	uint64_t watchdog_ns, fed_ns;
 };
@@ -165,6 +173,58 @@ static int load_default_salt(struct kvhost *k)
 	return 0;
 }
 
+static void on_ram(void *context)
+{
+	struct kvhost *k = context;
+
+	if (k->arena->state == ARENA_ARRIVING)
+		return;
+	log_write(k->log, k->arena->state == ARENA_WHOLE ? LOG_LEVEL_NOTICE : LOG_LEVEL_WARNING,
+		  "KV-RAM: %" PRIu64 " of %" PRIu64 " bytes; %s", k->arena->arrived_bytes,
+		  k->arena->bytes, k->arena->note);
+}
+
+/* 0; or, if the configuration asks for it and the host does not have it, -errno. */
+static int start_ram(struct kvhost *k)
+{
+	const struct config *c = &k->config;
+	bool asked = c->origin[OPTION_top_kv_ram_bytes].source != CONFIG_FROM_DEFAULT;
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	/* What is known of the objects is part of what may be used. */
+	uint64_t objects = c->kv_ram_bytes / (c->kv_ram_page_bytes + RAM_KNOWN_BYTES);
+	struct arena_wish wish = {
+	    .bytes = c->kv_ram_bytes - objects * RAM_KNOWN_BYTES,
+	    .most_objects = objects < OBJECT_NONE ? (uint32_t)objects : OBJECT_NONE - 1,
+	    .chunk_bytes = c->kv_ram_chunk_bytes / FRAME_BYTES * FRAME_BYTES,
+	    .require_huge = c->core.require_hugepages,
+	    .lock = c->kv_ram_lock,
+	    .numa_node =
+		c->kv_ram_numa_node == CONFIG_NULL ? ARENA_INTERLEAVE : (int)c->kv_ram_numa_node,
+	    .threads = cores < 2                   ? 1
+		       : cores > ARENA_THREADS_MAX ? ARENA_THREADS_MAX
+						   : (uint32_t)cores};
+	char why[ARENA_NOTE_BYTES] = "";
+	int r = 0;
+
+	if (c->kv_ram_bytes == 0) {
+		snprintf(k->ram_note, sizeof(k->ram_note), "off: kv_ram_bytes is 0");
+	} else {
+		r = arena_check(&wish, why);
+		if (!r && (r = arena_new(&wish, k->work, on_ram, k, &k->arena)))
+			snprintf(why, sizeof(why), "%s", strerror(-r));
+		if (r)
+			snprintf(k->ram_note, sizeof(k->ram_note), "off: %s", why);
+	}
+	if (!k->arena)
+		log_write(k->log, r ? LOG_LEVEL_WARNING : LOG_LEVEL_NOTICE, "KV-RAM is %s",
+			  k->ram_note);
+	if (!r || !asked)
+		return 0;
+	fprintf(stderr, "kvhostd: kv_ram_bytes: %s\n", why);
+	k->exit_code = EXIT_LIMIT;
+	return r;
+}
+
 static int start_core(struct kvhost *k, uint64_t epoch)
 {
 	struct core_options options = {.config = &k->config,
@@ -173,6 +233,8 @@ static int start_core(struct kvhost *k, uint64_t epoch)
 				       .boot_epoch = epoch,
 				       .available_bytes = available_bytes(),
 				       .device = k->device,
+				       .arena = k->arena,
+				       .ram_note = k->ram_note,
 				       .copies = k->copies,
 				       .work = k->work,
 				       .stats = &k->stats,
@@ -239,10 +301,19 @@ static void raise_descriptors(void)
 	}
 }
 
+static bool has_processors(void)
+{
+	cpu_set_t allowed;
+
+	CPU_ZERO(&allowed);
+	return sched_getaffinity(0, sizeof(allowed), &allowed) || CPU_COUNT(&allowed) > 1;
+}
+
 static int start_threads(struct kvhost *k)
 {
 	int r;
 
+	k->has_processors = has_processors();
 	k->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	r = k->wake_fd < 0 ? -errno : 0;
 	if (!r)
@@ -275,6 +346,8 @@ static int start(struct kvhost *k)
 		r = start_stats(k, epoch);
 	if (!r && (r = start_threads(k)))
 		say("its threads", r, "");
+	if (!r)
+		r = start_ram(k);
 	if (!r)
 		r = start_core(k, epoch);
 	if (!r)
@@ -357,9 +430,23 @@ static void sleep_now(struct kvhost *k)
 	feed_watchdog(k);
 }
 
-static void run(struct kvhost *k)
+/* What the device is at is done long before a sleep would pay: to wake this thread costs the
+ * device's more than a tenth of what it copies in a job. Where both have one processor, the device
+ * would wait for who looks for its end. */
+static bool may_sleep(struct kvhost *k, uint64_t busy_ns)
 {
 	uint64_t spin_ns = k->config.core.spin_us * NS_PER_US;
+	uint64_t idle_ns = k->core.now_ns - busy_ns;
+
+	if (idle_ns <= spin_ns)
+		return false;
+	if (!k->has_processors)
+		return true;
+	return idle_ns > DEVICE_SPINS * spin_ns || k->copies->heartbeat_ns(k->copies) == 0;
+}
+
+static void run(struct kvhost *k)
+{
 	uint64_t busy_ns = k->core.now_ns;
 	uint32_t turns = 0;
 
@@ -384,7 +471,7 @@ static void run(struct kvhost *k)
 		}
 		if (busy)
 			continue;
-		if (k->core.now_ns - busy_ns > spin_ns || k->stopping)
+		if (may_sleep(k, busy_ns) || k->stopping)
 			sleep_now(k);
 		else
 			ring_pause();
@@ -397,11 +484,15 @@ static void stop(struct kvhost *k)
 {
 	if (k->has_core)
 		core_forget_quarantines(&k->core);
+	if (k->arena)
+		arena_stop(k->arena);
 	worker_free(&k->copies);
 	worker_free(&k->work);
 	listener_free(&k->listener);
 	if (k->has_core)
 		core_deinit(&k->core);
+	if (k->arena && arena_stop(k->arena))
+		arena_free(&k->arena);
 	if (k->device)
 		k->device->free(k->device);
 	if (k->has_stats) {
@@ -432,7 +523,7 @@ static void say_ready(struct kvhost *k)
 int main(int argc, char **argv)
 {
 	extern char **environ;
-	static struct kvhost k = {.wake_fd = -1, .signal_fd = -1};
+	static struct kvhost k = {.wake_fd = -1, .signal_fd = -1, .exit_code = 1};
 	char error[CONFIG_ERROR_BYTES];
 	enum config_action action;
 
@@ -457,7 +548,7 @@ int main(int argc, char **argv)
 	if (start(&k)) {
 		fprintf(stderr, "kvhostd: could not start\n");
 		stop(&k);
-		return 1;
+		return k.exit_code;
 	}
 	say_ready(&k);
 	run(&k);

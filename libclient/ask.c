@@ -20,7 +20,7 @@ static const struct {
     {"check", PAYLOAD_ADMIN_CHECK},   {"pools", PAYLOAD_ADMIN_POOLS},
     {"config", PAYLOAD_ADMIN_CONFIG}, {"pool-drop", PAYLOAD_ADMIN_POOL_DROP},
     {"drain", PAYLOAD_ADMIN_DRAIN},   {"undrain", PAYLOAD_ADMIN_UNDRAIN},
-    {"drop", PAYLOAD_ADMIN_DROP},
+    {"drop", PAYLOAD_ADMIN_DROP},     {"tiers", PAYLOAD_ADMIN_TIERS},
 };
 
 int kvhost_read_counters(struct kvhost *host, struct kvhost_counters *out)
@@ -121,7 +121,7 @@ int kvhost_ask(struct kvhost *host, const char *question, const char *argument, 
 	if (in.question == 0)
 		return host_fail(host, KVHOST_EINVAL,
 				 "there is no such question; there are health, sessions, check, "
-				 "pools, config, pool-drop, drain, undrain and drop");
+				 "pools, tiers, config, pool-drop, drain, undrain and drop");
 	if (argument && strlen(argument) >= sizeof(in.argument))
 		return host_fail(host, KVHOST_EINVAL, "the argument is longer than %zu bytes",
 				 sizeof(in.argument) - 1);

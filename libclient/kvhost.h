@@ -226,15 +226,22 @@ enum kvhost_miss { /* why no more was found */
 		   KVHOST_MISS_RESTORE,
 };
 
+enum kvhost_tier { /* the lowest that something of a match came from */
+		   KVHOST_DEVICE = 0,
+		   KVHOST_KV_RAM,
+		   KVHOST_KV_DISK,
+		   KVHOST_NO_TIER, /* nothing was found */
+};
+
 #define KVHOST_POINTS_MAX 12
 
 struct kvhost_open_result {
 	uint32_t cached_tokens; /* valid in the pages of the table; compute from here on */
 	uint32_t miss;          /* enum kvhost_miss */
 	uint32_t miss_tokens;   /* where the prompt leaves what is known */
-	uint32_t tier;          /* 0 device, 1 KV-RAM, 2 KV-disk, 3 none */
-	uint64_t restore_ns;
-	uint32_t kind;     /* of a hybrid pool: 0 nothing, 1 a checkpoint, 2 a retained prefix */
+	uint32_t tier;          /* enum kvhost_tier */
+	uint64_t restore_ns; /* of an open: time to bring pages to the device; 0: all were there */
+	uint32_t kind;       /* of a hybrid pool: 0 nothing, 1 a checkpoint, 2 a retained prefix */
 	uint32_t n_points; /* where kvhost_checkpoint is worth while, ascending: end steps there */
 	uint32_t points[KVHOST_POINTS_MAX];
 };
@@ -433,7 +440,8 @@ void kvhost_stats_close(struct kvhost_stats **stats);
 
 /* ---- operators ---- */
 
-/* Ask the daemon: "health", "sessions", "check", "pools", "config"; or steer it: "pool-drop" (the
+/* Ask the daemon: "health", "sessions", "check", "pools", "tiers" (the argument is a pool, or "*" =
+ * all, of which to tell what its order has learned), "config"; or steer it: "pool-drop" (the
  * argument is a pool that no session has attached), "drop" (the retained pages of a namespace; ""
  * = of all), "drain" and "undrain". The answer is JSON text, the caller's, to be freed with
  * free(). */

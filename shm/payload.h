@@ -253,9 +253,12 @@ enum payload_admin_question {
 	PAYLOAD_ADMIN_POOL_DROP, /* argument: its name; gives its memory back */
 	PAYLOAD_ADMIN_DRAIN,     /* no attach, open or fork any more; what is open goes on */
 	PAYLOAD_ADMIN_UNDRAIN,
-	PAYLOAD_ADMIN_DROP, /* retained pages; argument: a namespace, "" = all */
+	PAYLOAD_ADMIN_DROP,  /* retained pages; argument: a namespace, "" = all */
+	PAYLOAD_ADMIN_TIERS, /* argument: a pool, with what its order has learned; "" = all */
 	PAYLOAD_ADMIN_COUNT,
 };
+
+#define PAYLOAD_ADMIN_WHOLE "*" /* all pools, with what their orders have learned */
 
 struct payload_admin {
 	uint32_t question;

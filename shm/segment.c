@@ -65,8 +65,7 @@ size_t segment_huge_page_bytes(void)
 	return (size_t)kib * 1024;
 }
 
-/* The size that base pages can be collapsed to; 0 = the kernel cannot. */
-static size_t collapsed_page_bytes(void)
+size_t segment_collapsed_page_bytes(void)
 {
 	char line[32];
 	size_t bytes = 0;
@@ -89,11 +88,11 @@ static int round_up(size_t bytes, size_t page, size_t *out)
 	return 0;
 }
 
-static int open_memory(const char *name, unsigned flags, size_t bytes)
+int segment_open(const char *name, bool hugetlb, size_t bytes)
 {
+	unsigned flags = MFD_ALLOW_SEALING | MFD_CLOEXEC | (hugetlb ? MFD_HUGETLB : 0);
 	int fd, r;
 
-	flags |= MFD_ALLOW_SEALING | MFD_CLOEXEC;
 	fd = memfd_create(name ? name : NAME_DEFAULT, flags | MFD_NOEXEC_SEAL);
 	if (fd < 0 && errno == EINVAL)
 		fd = memfd_create(name ? name : NAME_DEFAULT, flags);
@@ -107,6 +106,11 @@ static int open_memory(const char *name, unsigned flags, size_t bytes)
 		return r;
 	}
 	return fd;
+}
+
+int segment_seal(int fd)
+{
+	return fcntl(fd, F_ADD_SEALS, SEALS) < 0 ? -errno : 0;
 }
 
 /* Map at a multiple of `align`, which may be more than a page. */
@@ -166,7 +170,7 @@ static int make_hugetlb(const struct segment_wish *wish, struct segment *out)
 	if (r)
 		return r;
 
-	s.fd = open_memory(wish->name, MFD_HUGETLB, s.bytes);
+	s.fd = segment_open(wish->name, true, s.bytes);
 	if (s.fd < 0)
 		return s.fd;
 	/* Real pages now: a reservation would be taken back from us as SIGBUS by a peer's hole.
@@ -203,7 +207,7 @@ static int make_plain(const struct segment_wish *wish, size_t page, bool fill, s
 	r = round_up(wish->bytes, page, &s.bytes);
 	if (r)
 		return r;
-	s.fd = open_memory(wish->name, 0, s.bytes);
+	s.fd = segment_open(wish->name, false, s.bytes);
 	if (s.fd < 0)
 		return s.fd;
 	s.memory = map_aligned(s.fd, s.bytes, page);
@@ -229,7 +233,7 @@ static int make_plain(const struct segment_wish *wish, size_t page, bool fill, s
 static int make_collapsed(const struct segment_wish *wish, struct segment *out)
 {
 	struct segment s;
-	size_t page = collapsed_page_bytes();
+	size_t page = segment_collapsed_page_bytes();
 	int r;
 
 	if (page == 0 || page > UINT32_MAX)
@@ -280,9 +284,10 @@ int segment_make(const struct segment_wish *wish, struct segment *out)
 	r = make_best(wish, &s);
 	if (r)
 		return r;
-	if (fcntl(s.fd, F_ADD_SEALS, SEALS) < 0 ||
-	    (!wish->keep_in_forks && madvise(s.memory, s.bytes, MADV_DONTFORK) < 0)) {
+	r = segment_seal(s.fd);
+	if (!r && !wish->keep_in_forks && madvise(s.memory, s.bytes, MADV_DONTFORK) < 0)
 		r = -errno;
+	if (r) {
 		segment_free(&s);
 		return r;
 	}

@@ -48,7 +48,13 @@ int segment_map(int fd, struct segment *out);
 
 void segment_free(struct segment *s); /* unmaps, closes; SEGMENT_NONE is fine */
 
-size_t segment_huge_page_bytes(void); /* default huge page size of the host; 0 = none */
+/* For memory files that are mapped and filled in another way: the file alone, of its size, open to
+ * its user only, not sealed yet. A descriptor or -errno. */
+int segment_open(const char *name, bool hugetlb, size_t bytes);
+int segment_seal(int fd); /* grow, shrink, seal. 0 or -errno */
+
+size_t segment_huge_page_bytes(void);      /* default huge page size of the host; 0 = none */
+size_t segment_collapsed_page_bytes(void); /* what base pages can be collapsed to; 0 = nothing */
 size_t segment_base_page_bytes(void);
 
 const char *segment_backing_name(enum segment_backing b);

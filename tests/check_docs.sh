@@ -8,7 +8,7 @@ export LC_ALL=C
 
 top=${srcdir:-.}
 build=${builddir:-.}
-documents="README.md ARCHITECTURE.md CONTRIBUTING.md NEWS.md docs/protocol.md"
+documents="README.md ARCHITECTURE.md CONTRIBUTING.md NEWS.md docs/namespaces.md docs/protocol.md docs/reuse.md docs/tiers.md"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -42,6 +42,7 @@ enum bench_mode {
 	BENCH_ORDER = 16,
 	BENCH_TRACES = 32,
 	BENCH_CLAIM = 64,
+	BENCH_TIERS = 128,
 };
 
 struct bench_list {
@@ -57,8 +58,11 @@ struct bench_options { /* the fields of bench_options.def; numbers are within it
 	const char *pool;
 	uint64_t page_tokens, layers, kv_heads, head_dim;
 	const char *format;
-	uint64_t pages;  /* 0: the mode chooses */
-	uint64_t budget; /* BENCH_NULL: what the pool leaves */
+	uint64_t pages;     /* 0: the mode chooses */
+	uint64_t budget;    /* BENCH_NULL: what the pool leaves */
+	uint64_t ram_bytes; /* 0: no KV-RAM */
+	uint64_t ram_page_bytes;
+	uint64_t floor_tokens;
 	uint64_t rounds;
 	uint64_t requests, idle_sessions;
 	struct bench_list resident, prompts;
@@ -70,6 +74,9 @@ struct bench_options { /* the fields of bench_options.def; numbers are within it
 	const char *kind;
 	uint64_t seed, made_requests;
 	uint64_t image_bytes;
+	uint64_t moved_bytes, restore_tokens;
+	struct bench_list page_sizes;
+	const char *cases;
 	uint64_t seconds;
 	int argc; /* of the program, for the environment record */
 	char **argv;
@@ -163,6 +170,7 @@ int bench_order_run(const struct bench_options *o, struct report *r, struct benc
 /* Not a measurement: a trace as JSON lines. */
 int bench_traces_run(const struct bench_options *o, FILE *out, struct bench_reason *why);
 int bench_claim_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
+int bench_tiers_run(const struct bench_options *o, struct report *r, struct bench_reason *why);
 void bench_environment(const struct bench_options *o, struct report *r);
 
 #endif

@@ -10,6 +10,7 @@ enum gauge {
 	GAUGE_INDEXED,
 	GAUGE_LIVE,
 	GAUGE_CAPACITY,
+	GAUGE_LEAVING,
 	GAUGES,
 };
 
@@ -17,6 +18,7 @@ static const char *const names[GAUGES] = {
     "pool_pages_indexed",
     "pool_pages_live",
     "pool_pages_capacity",
+    "ram_pages_leaving",
 };
 
 void budget_watch_init(struct budget_watch *w, const char *stats_path, const char *pool,
@@ -25,6 +27,18 @@ void budget_watch_init(struct budget_watch *w, const char *stats_path, const cha
 	*w = (struct budget_watch){.pool = pool, .budget_pages = budget_pages};
 	if (kvhost_stats_open(stats_path, &w->stats))
 		w->stats = NULL;
+}
+
+uint64_t budget_watch_value(struct budget_watch *w, const char *name)
+{
+	for (uint32_t i = 0; w->stats && i < kvhost_stats_count(w->stats); i++) {
+		struct kvhost_stat stat;
+
+		if (kvhost_stats_get(w->stats, i, &stat) == 0 && stat.label &&
+		    strcmp(stat.label, w->pool) == 0 && strcmp(stat.name, name) == 0)
+			return stat.value;
+	}
+	return 0;
 }
 
 void budget_watch_deinit(struct budget_watch *w)
@@ -68,7 +82,8 @@ void budget_watch_look(struct budget_watch *w)
 	w->samples++;
 	if (values[GAUGE_INDEXED] > w->most_indexed)
 		w->most_indexed = values[GAUGE_INDEXED];
-	w->over_budget += values[GAUGE_INDEXED] > w->budget_pages + values[GAUGE_LIVE];
+	w->over_budget +=
+	    values[GAUGE_INDEXED] > w->budget_pages + values[GAUGE_LIVE] + values[GAUGE_LEAVING];
 	w->over_capacity += values[GAUGE_INDEXED] > values[GAUGE_CAPACITY] ||
 			    values[GAUGE_LIVE] > values[GAUGE_CAPACITY];
 }

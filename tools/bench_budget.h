@@ -23,6 +23,8 @@ void budget_watch_init(struct budget_watch *w, const char *stats_path, const cha
 		       uint64_t budget_pages);
 void budget_watch_deinit(struct budget_watch *w);
 void budget_watch_look(struct budget_watch *w);
+/* A counter of the pool at the last look; 0 if there is none. */
+uint64_t budget_watch_value(struct budget_watch *w, const char *name);
 /* Start counting anew. */
 void budget_watch_clear(struct budget_watch *w);
 

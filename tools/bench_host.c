@@ -124,6 +124,13 @@ static int write_configuration(const char *path, const struct bench_options *o,
 	json_t *root = json_object();
 	int r;
 
+	json_object_set_new(root, "kv_ram_bytes", json_integer((json_int_t)plan->ram_bytes));
+	if (plan->ram_bytes) {
+		json_object_set_new(root, "kv_ram_page_bytes",
+				    json_integer((json_int_t)plan->ram_page_bytes));
+		/* Who measures may not be allowed to lock so much. */
+		json_object_set_new(root, "kv_ram_lock", json_false());
+	}
 	if (plan->spin_us > 0)
 		json_object_set_new(root, "core",
 				    json_pack("{s:I}", "spin_us", (json_int_t)plan->spin_us));
@@ -140,6 +147,8 @@ static int write_configuration(const char *path, const struct bench_options *o,
 
 		if (plan->order)
 			json_object_set_new(pool, "retained_order", json_string(plan->order));
+		json_object_set_new(pool, "ram_floor_tokens",
+				    json_integer((json_int_t)plan->floor_tokens));
 		if (plan->lanes) {
 			json_object_set_new(pool, "lanes", json_integer((json_int_t)plan->lanes));
 			json_object_set_new(pool, "retained_slots",
@@ -147,6 +156,12 @@ static int write_configuration(const char *path, const struct bench_options *o,
 		}
 		json_object_set_new(root, "pools", json_pack("[o]", pool));
 	}
+	if (plan->admin)
+		json_object_set_new(root, "namespaces",
+				    json_pack("[{s:s,s:[I],s:[s,s,s],s:s}]", "name", "bench",
+					      "uids", (json_int_t)getuid(), "rights", "attach",
+					      "map", "admin", "managed_prefix_cache_salt",
+					      "kvbench"));
 	r = json_dump_file(root, path, JSON_INDENT(2));
 	json_decref(root);
 	return r ? bench_reason_set(why, "%s: cannot be written: %s", path, strerror(errno)) : 0;

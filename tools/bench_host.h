@@ -22,9 +22,13 @@ struct bench_plan {       /* how the daemon is configured */
 	uint64_t budget_pages; /* BENCH_NULL: what the pool leaves */
 	bool map;
 	const char *order;       /* retained_order; NULL: its default */
+	bool admin;              /* its client may ask an operator's questions */
 	bool apart;              /* its copying thread has a core of its own, or the client's */
 	uint64_t lanes;          /* 0: the default */
 	uint64_t retained_slots; /* of a hybrid pool, beside `lanes` */
+	uint64_t ram_bytes;      /* KV-RAM; 0: none */
+	uint64_t ram_page_bytes; /* of it, beside ram_bytes */
+	uint64_t floor_tokens;   /* of it, beside ram_bytes */
 };
 
 struct bench_host {

@@ -57,6 +57,7 @@ static const struct {
     {"order", BENCH_ORDER, "hits of the learned order beside lru and the optimum, on TRACE"},
     {"traces", BENCH_TRACES, "no measurement: a made-up trace, for replay"},
     {"claim", BENCH_CLAIM, "retained states that come back, beside a copy past the cache"},
+    {"tiers", BENCH_TIERS, "pages between the device and KV-RAM, beside the same copy"},
 };
 
 #define MODES (sizeof(modes) / sizeof(*modes))
@@ -248,6 +249,18 @@ static int parse_option(struct bench_options *o, int argc, char **argv, int *at,
 	return 0;
 }
 
+static int check_page_sizes(const struct bench_options *o, struct bench_reason *why)
+{
+	for (uint32_t i = 0; i < o->page_sizes.n; i++) {
+		if (o->page_sizes.values[i] % 8192 != 0)
+			return bench_reason_set(why,
+						"--page-sizes: \"%" PRIu64
+						"\" is not accepted: a multiple of 8192",
+						o->page_sizes.values[i]);
+	}
+	return 0;
+}
+
 static int check_together(const struct bench_options *o, struct bench_reason *why)
 {
 	if (o->page_tokens != 16 && o->page_tokens != 32 && o->page_tokens != 64)
@@ -271,7 +284,7 @@ static int check_together(const struct bench_options *o, struct bench_reason *wh
 			    o->prompts.values[i]);
 		}
 	}
-	return 0;
+	return check_page_sizes(o, why);
 }
 
 int bench_options_parse(struct bench_options *o, int argc, char **argv, struct bench_reason *why)
@@ -295,11 +308,11 @@ int bench_options_parse(struct bench_options *o, int argc, char **argv, struct b
 	if (argc < 2)
 		return bench_reason_set(why,
 					"no mode given: one of ring, lookup, replay, idle, order, "
-					"traces, claim");
+					"traces, claim, tiers");
 	if (!o->mode)
 		return bench_reason_set(why,
 					"\"%s\" is not a mode: one of ring, lookup, replay, idle, "
-					"order, traces, claim",
+					"order, traces, claim, tiers",
 					argv[1]);
 
 	for (int i = 2; i < argc; i++) {
@@ -335,7 +348,7 @@ void bench_options_help(void)
 
 	for (size_t m = 0; m <= MODES; m++) {
 		unsigned all = BENCH_RING | BENCH_LOOKUP | BENCH_REPLAY | BENCH_IDLE | BENCH_ORDER |
-			       BENCH_CLAIM;
+			       BENCH_CLAIM | BENCH_TIERS;
 		unsigned wanted = m == 0 ? all : (unsigned)modes[m - 1].mode;
 
 		printf("\nOptions of %s:\n", m == 0 ? "every mode" : modes[m - 1].name);

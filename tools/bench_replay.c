@@ -26,7 +26,8 @@
 #define FINISHED_MAX 64
 #define STUCK_US     60000000ull
 #define WINDOW_SPARE (32ull << 20)
-#define REFUSED_EXIT 2 /* of kvhostd: it does not accept its configuration */
+#define PUBLISHED_NS 5000000ull /* the daemon writes its counters every millisecond */
+#define REFUSED_EXIT 2          /* of kvhostd: it does not accept its configuration */
 
 enum phase {
 	PHASE_NONE, /* between requests */
@@ -334,6 +335,29 @@ static void end_record(const struct replay *run, struct report *r)
 		report_measured(r);
 }
 
+/* What the daemon counted of both tiers, since its start. */
+static void report_tiers(struct replay *run, struct report *r)
+{
+	static const struct {
+		const char *counter, *name;
+	} counts[] = {
+	    {"ram_hits", "opens_from_ram"},        {"ram_hit_pages", "pages_hit_in_ram"},
+	    {"ram_restores", "restores"},          {"ram_spills", "spills"},
+	    {"ram_spills_kept", "spills_kept"},    {"ram_releases", "releases"},
+	    {"ram_displaced", "displaced_in_ram"}, {"ram_refused", "refused_by_ram"},
+	    {"pool_discards", "discards"},         {"ram_pages", "pages_in_ram"},
+	};
+	uint64_t pages = run->totals.cached_tokens / run->o->page_tokens;
+
+	bench_sleep_ns(PUBLISHED_NS);
+	budget_watch_look(&run->watch);
+	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
+		report_count(r, counts[i].name, "",
+			     budget_watch_value(&run->watch, counts[i].counter));
+	report_count(r, "pages_hit_on_device", "",
+		     pages - budget_watch_value(&run->watch, "ram_hit_pages"));
+}
+
 static void report_pass(struct replay *run, uint64_t pass, struct report *r)
 {
 	const struct totals *t = &run->totals;
@@ -364,6 +388,8 @@ static void report_pass(struct replay *run, uint64_t pass, struct report *r)
 		report_count(r, "stamp_mismatches", "", run->stamp.mismatches);
 		report_count(r, "new_lines_not_zero", "", run->stamp.not_zero_lines);
 	}
+	if (run->o->ram_bytes)
+		report_tiers(run, r);
 	report_count(r, "budget_samples", "", run->watch.samples);
 	if (run->watch.samples > 0) {
 		report_count(r, "most_indexed", "pages", run->watch.most_indexed);
@@ -400,6 +426,9 @@ static void plan_pool(const struct replay *run, struct bench_plan *plan)
 	    .budget_pages = o->budget,
 	    .map = run->stamps,
 	    .order = o->order,
+	    .ram_bytes = o->ram_bytes,
+	    .ram_page_bytes = o->ram_page_bytes,
+	    .floor_tokens = o->floor_tokens,
 	};
 }
 

@@ -162,6 +162,7 @@ static void check_memlock(struct doctor *d)
 	snprintf(is, sizeof(is), "%s for %s, %s the right to lock memory", size, whose,
 		 may_lock(pid) ? "with" : "without");
 	doctor_pool_bytes(d, &wanted, &made);
+	wanted += doctor_locked_bytes(d);
 	if (limit == RLIM_INFINITY || may_lock(pid) || (wanted && limit >= wanted))
 		doctor_say(d, "locked memory", DOCTOR_OK, is, NULL, NULL);
 	else
@@ -328,6 +329,7 @@ enum ctl_exit ctl_doctor(const struct ctl_options *options, FILE *out)
 	doctor_ask(&d, options);
 	check_kernel(&d);
 	check_memlock(&d);
+	doctor_check_ram(&d);
 	check_memory(&d);
 	check_huge_pages(&d);
 	check_transparent(&d);

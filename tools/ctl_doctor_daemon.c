@@ -112,6 +112,46 @@ void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted, unsig
 	*made = memory > 0 ? (unsigned long long)memory : 0;
 }
 
+/* ---- KV-RAM ---- */
+
+unsigned long long doctor_locked_bytes(const struct doctor *d)
+{
+	const json_t *bytes = config_value(d, "kv_ram_bytes");
+
+	if (!json_is_true(config_value(d, "kv_ram_lock")) || json_integer_value(bytes) <= 0)
+		return 0;
+	return (unsigned long long)json_integer_value(bytes);
+}
+
+void doctor_check_ram(struct doctor *d)
+{
+	const json_t *ram = json_object_get(d->health, "kv_ram");
+	const char *state = json_string_value(json_object_get(ram, "state"));
+	const char *note = json_string_value(json_object_get(ram, "note"));
+	json_int_t there = json_integer_value(json_object_get(ram, "capacity_bytes"));
+	json_int_t wanted = json_integer_value(json_object_get(ram, "wanted_bytes"));
+	char is[CTL_LINE_BYTES + 64], has[64], of[64];
+
+	if (!state || !note)
+		return; /* no daemon, or one that does not say */
+	ctl_size_text((unsigned long long)there, has, sizeof(has));
+	ctl_size_text((unsigned long long)wanted, of, sizeof(of));
+	snprintf(is, sizeof(is), "%s of %s; %s", has, of, note);
+	if (!strcmp(state, "on"))
+		doctor_say(d, "KV-RAM", DOCTOR_OK, is, NULL, NULL);
+	else if (!strcmp(state, "arriving"))
+		doctor_say(d, "KV-RAM", DOCTOR_NOTE, is, NULL, NULL);
+	else if (!strcmp(state, "partial"))
+		doctor_say(d, "KV-RAM", DOCTOR_MEND, is, "all that kv_ram_bytes says",
+			   "systemctl restart kvhostd  # once that is mended");
+	else if (json_integer_value(config_value(d, "kv_ram_bytes")) == 0)
+		doctor_say(d, "KV-RAM", DOCTOR_OK, note, NULL, NULL);
+	else
+		doctor_say(d, "KV-RAM", DOCTOR_NOTE, note,
+			   "memory below the pools, if what leaves them is to be kept",
+			   "systemctl restart kvhostd  # once that is mended");
+}
+
 /* ---- files ---- */
 
 struct wanted { /* of a file; `most`: bits of the mode that it may have, `least`: must have */

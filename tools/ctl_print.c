@@ -13,7 +13,7 @@
 #include "shm/text.h"
 #include "tools/ctl.h"
 
-#define CELL_BYTES  256
+#define CELL_BYTES  512
 #define COLUMNS_MAX 32
 
 struct unit {

@@ -29,6 +29,9 @@ static int run_mode(const struct bench_options *o, struct report *r, struct benc
 	case BENCH_CLAIM:
 		*name = "claim";
 		return bench_claim_run(o, r, why);
+	case BENCH_TIERS:
+		*name = "tiers";
+		return bench_tiers_run(o, r, why);
 	case BENCH_ORDER:
 		*name = "order";
 		return bench_order_run(o, r, why);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "libclient/kvhost.h"
+#include "shm/payload.h"
 #include "tools/ctl.h"
 
 #define STATS_FILE  "/run/kvhost/stats"
@@ -26,7 +27,9 @@ static const char usage[] =
     "    --all            counters that are 0 too\n"
     "    --prometheus     in the text format of Prometheus\n"
     "    --watch [SECONDS]  again and again, with what changes a second, until interrupted\n"
-    "  pools [NAME]     pools, their plans and policies; of one what its order has learned\n"
+    "  pools            pools, their plans and policies\n"
+    "  tiers [NAME]     what lies in which tier and what moved; of one pool, or with --json of\n"
+    "                   all, what its order has learned\n"
     "  pool drop NAME   give the memory of a pool back that no session has attached\n"
     "  drop NAMESPACE   give up the retained pages of a namespace; --all: of all of them\n"
     "  drain            take no new work; what is open goes on until it is closed\n"
@@ -86,6 +89,15 @@ static enum ctl_exit run_drop(const struct line *l)
 	return ctl_ask(&l->options, "drop", l->options.all ? "" : l->word[1], stdout);
 }
 
+static enum ctl_exit run_tiers(const struct line *l)
+{
+	const char *pool = l->options.json ? PAYLOAD_ADMIN_WHOLE : "";
+
+	if (l->n_words > 2 || (l->n_words == 2 && !l->word[1][0]))
+		return wrong("names one pool, or none", "tiers");
+	return ctl_ask(&l->options, "tiers", l->n_words == 2 ? l->word[1] : pool, stdout);
+}
+
 static enum ctl_exit run(const struct line *l)
 {
 	static const char *const questions[] = {"health", "pools", "sessions", "config", "check"};
@@ -100,8 +112,8 @@ static enum ctl_exit run(const struct line *l)
 		return run_pool(l);
 	if (!strcmp(command, "drop"))
 		return run_drop(l);
-	if (!strcmp(command, "pools") && l->n_words == 2)
-		return ctl_ask(options, command, l->word[1], stdout);
+	if (!strcmp(command, "tiers"))
+		return run_tiers(l);
 	if (l->n_words > 1)
 		return wrong("one command only", l->word[1]);
 	if (!strcmp(command, "stats"))

@@ -16,6 +16,7 @@ struct clock {
 };
 
 struct clock clock_monotonic(void);
+uint64_t clock_thread_ns(void); /* processor time of the calling thread */
 
 static inline uint64_t clock_now(const struct clock *c)
 {

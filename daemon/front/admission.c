@@ -13,13 +13,7 @@
 /* Nobody overtakes who ranks above. */
 static bool is_behind(const struct list *where, const struct request *r)
 {
-	const struct list *first = list_first((struct list *)(uintptr_t)where);
-	const struct request *head;
-
-	if (!first)
-		return false;
-	head = list_entry(first, struct request, in_wait);
-	return head != r && request_outranks(head, r) && protection(admission_in_rank_order);
+	return request_is_behind(where, r) && protection(admission_in_rank_order);
 }
 
 /* Where it has to wait; NULL: it is admitted. */
@@ -59,13 +53,12 @@ bool admission_try(struct request *r, struct seq *seq)
 	}
 	if (r->batch || r->reply.status)
 		return false;
-	if (waited && r->u.prompt.waits_in != where) {
+	if (waited && r->waits_in != where) {
 		list_remove(&r->in_wait);
 		core_pool_settle(p);
 	} else if (!waited) {
 		p->pool.stats.admission_waits++;
 	}
-	r->u.prompt.waits_in = where;
 	request_wait(r, where);
 	return false;
 }

@@ -2,7 +2,7 @@
 /* budget: see budget.h. Core thread; nothing here blocks. */
 #include "daemon/front/budget.h"
 
-#include "daemon/front/core.h"
+#include "daemon/front/below.h"
 #include "daemon/front/request.h"
 
 uint32_t budget_retained_slots(const struct core_pool *p)
@@ -45,6 +45,7 @@ struct pool_limits budget_limits(const struct core_pool *p)
 	    .page_tokens = p->geometry.page_tokens,
 	    .max_sequence_tokens = (uint32_t)p->config->max_sequence_length,
 	    .nodes = (uint32_t)p->plan.pages + POOL_NODES_BESIDE,
+	    .ram_pages = below_pages(p, POOL_PAGES_MAX - p->plan.pages),
 	    .name_spaces = name_spaces_of(p),
 	    .prefix_budget = p->plan.effective_prefix_pages,
 	    .order =
@@ -53,6 +54,9 @@ struct pool_limits budget_limits(const struct core_pool *p)
 	    .lanes = p->layout.n ? (uint32_t)p->config->lanes : 0,
 	    .retained_slots = budget_retained_slots(p),
 	    .min_capture_tokens = (uint32_t)p->config->min_capture_tokens,
+	    .ram_floor_tokens = (uint32_t)p->config->ram_floor_tokens,
+	    .live_in_ram = p->config->live_in_ram,
+	    .interactive_ttl_ns = p->config->retained_interactive_ttl_s * NS_PER_S,
 	};
 }
 

@@ -53,6 +53,29 @@ static int take_salts(struct core *c)
 	return 0;
 }
 
+/* A name for a namespace that no other host or configuration gives to another. */
+static void name_share(struct core *c, uint32_t i)
+{
+	const struct config_namespace *n = &c->config->namespaces[i];
+	struct key name = key_salt(&c->keys, n->name, strnlen(n->name, sizeof(n->name)));
+	uint64_t digest[2] = {name.low ^ c->salts[i].low, name.high ^ c->salts[i].high};
+
+	ram_set_share(c->ram, (uint16_t)i,
+		      n->max_kv_ram_bytes == CONFIG_NULL ? 0 : n->max_kv_ram_bytes,
+		      n->guaranteed_kv_ram_bytes, (const uint8_t *)digest);
+}
+
+static int init_ram(struct core *c, struct arena *arena)
+{
+	int r = arena ? ram_new(arena, c->boot_epoch, &c->ram) : 0;
+
+	for (uint32_t i = 0; c->ram && i < c->config->n_namespaces; i++)
+		name_share(c, i);
+	if (c->ram)
+		c->ram->now_ns = c->now_ns;
+	return r;
+}
+
 static int init_namespaces(struct core *c)
 {
 	for (uint32_t i = 0; i < c->config->n_namespaces; i++) {
@@ -78,6 +101,7 @@ int core_init(struct core *c, const struct core_options *options)
 			   .boot_epoch = options->boot_epoch,
 			   .available_bytes = options->available_bytes,
 			   .device = options->device,
+			   .ram_note = options->ram_note,
 			   .copies = options->copies,
 			   .work = options->work,
 			   .stats = options->stats,
@@ -102,6 +126,8 @@ int core_init(struct core *c, const struct core_options *options)
 	if (!r)
 		r = init_namespaces(c);
 	if (!r)
+		r = init_ram(c, options->arena);
+	if (!r)
 		r = core_pools_init(c);
 	if (r)
 		core_deinit(c);
@@ -113,6 +139,7 @@ void core_deinit(struct core *c)
 	must(list_is_empty(&c->sessions) && list_is_empty(&c->dying));
 	must(list_is_empty(&c->closing));
 	core_pools_deinit(c);
+	ram_free(&c->ram);
 	while (!list_is_empty(&c->free_requests)) {
 		struct request *r =
 		    list_entry(list_first(&c->free_requests), struct request, in_session);
@@ -233,6 +260,8 @@ bool core_turn(struct core *c)
 	busy |= tear_down(c);
 	if (c->n_dropping)
 		busy |= core_pools_drop_turn(c);
+	if (c->ram)
+		ram_kick(c->ram);
 	ring_doorbells(c);
 	if (++c->turns % TICK_TURNS == 0)
 		core_tick(c);
@@ -253,6 +282,7 @@ static void publish_namespaces(struct core *c)
 			retained += p->shares[i].indexed - p->shares[i].live;
 		}
 		namespace_counters_set(c->namespaces[i].counters, held, retained,
+				       c->ram ? c->ram->shares[i].used_bytes : 0,
 				       core_namespace_sequences(c, (uint16_t)i),
 				       c->namespaces[i].sessions);
 	}
@@ -267,6 +297,13 @@ void core_publish(struct core *c)
 	c->sums[COUNTER_provider_portable_kv_read] = c->device->dispatches[DEVICE_READ];
 	c->sums[COUNTER_provider_portable_page_copy] = c->device->dispatches[DEVICE_COPY];
 	c->sums[COUNTER_provider_portable_page_zero] = c->device->dispatches[DEVICE_ZERO];
+	if (c->ram) {
+		c->sums[COUNTER_kv_ram_bytes_wanted] = c->ram->arena->bytes;
+		c->sums[COUNTER_kv_ram_bytes_capacity] = c->ram->arena->arrived_bytes;
+		c->sums[COUNTER_kv_ram_bytes_used] = c->ram->used_bytes;
+		c->sums[COUNTER_kv_ram_pages_relocated] = c->ram->relocated;
+		c->sums[COUNTER_kv_ram_relocations_failed] = c->ram->relocations_failed;
+	}
 	counters_begin(&c->counters);
 	for (int i = 0; i < COUNTER_COUNT; i++)
 		counters_set(&c->counters, (enum counter)i, c->sums[i]);
@@ -308,6 +345,10 @@ void core_tick(struct core *c)
 	struct timer *t;
 
 	c->now_ns = clock_now(&c->clock);
+	if (c->ram)
+		c->ram->now_ns = c->now_ns;
+	for (uint32_t i = 0; i < c->n_pools; i++)
+		c->pool[i]->pool.retain.now_ns = c->now_ns;
 	while ((t = timers_pop_due(&c->timers, c->now_ns)))
 		t->expired(t);
 	if (c->now_ns - c->published_ns < PUBLISH_NS)
@@ -369,7 +410,7 @@ bool core_is_idle(const struct core *c)
 	for (uint32_t i = 0; i < c->n_pools; i++) {
 		if (c->pool[i]->state == CORE_POOL_MAKING ||
 		    c->pool[i]->state == CORE_POOL_DROPPING || c->pool[i]->mover.in_flight ||
-		    c->pool[i]->transfers)
+		    c->pool[i]->transfers || !ram_pool_is_quiet(&c->pool[i]->ram))
 			return false;
 	}
 	return true;

@@ -22,6 +22,7 @@
 #include "daemon/state/plan.h"
 #include "daemon/state/seq.h"
 #include "daemon/tier/mover.h"
+#include "daemon/tier/ram.h"
 #include "shm/message.h"
 
 struct session;
@@ -46,6 +47,8 @@ struct core_options {
 	uint64_t boot_epoch;
 	uint64_t available_bytes; /* of the device, at the start */
 	struct device *device;
+	struct arena *arena;     /* of KV-RAM; NULL: there is none, and ram_note says why */
+	const char *ram_note;    /* outlives the core */
 	struct executor *copies; /* the device's, reaped here */
 	struct executor *work;
 	struct statsfile *stats;
@@ -73,6 +76,7 @@ struct order_sums { /* of the learned order, of all that the pool ever was */
 struct pool_past { /* what a pool has counted before it was dropped: counters only grow */
 	struct pool_stats stats;
 	uint64_t zeroed, copied, collisions, refused_references;
+	uint64_t bytes_down, bytes_up;
 	struct image_counts states;
 	struct order_sums order;
 	uint64_t shadow_hits;
@@ -95,12 +99,15 @@ struct core_pool {
 	struct job populating; /* after it: the memory of what is known of its pages */
 	struct pool pool;
 	struct mover mover;
+	struct ram_pool ram; /* zeroed: no KV-RAM below it */
+	char ram_note[128];  /* why not; "" = it has, or is not made */
 	struct pool_counters *counters;
 	struct list attaching; /* requests that wait for it to be made */
 	struct list admission; /* opens and forks that wait for room, in rank order */
 	struct list over_quota[CONFIG_NAMESPACES_MAX]; /* or for their own namespace, likewise */
 	struct list starving;   /* step begins that wait for clean pages, in rank order */
 	struct list copying;    /* step begins that wait for a copy of an image */
+	struct list fetching;   /* opens that wait for pages from KV-RAM, drops for what moves */
 	struct list idle_order; /* sequences, the longest idle first */
 	struct list step_order; /* sequences with an open step, the oldest first */
 	struct list dropping;   /* questions that wait for it to be dropped */
@@ -133,6 +140,8 @@ struct core {
 	uint64_t boot_epoch;
 	uint64_t available_bytes;
 	struct device *device;
+	struct ram *ram; /* NULL: there is no KV-RAM */
+	const char *ram_note;
 	struct executor *copies, *work;
 	struct statsfile *stats;
 	struct counters counters;

@@ -46,6 +46,9 @@ void core_pool_drop(struct core_pool *p)
 	p->drop_result = 0;
 	p->dropped_bytes = p->memory.segment.bytes + p->memory.retained.bytes;
 	p->core->n_dropping++;
+	/* Operators who wait for what moves to drop that: all of it goes. */
+	list_for_each(link, following, &p->fetching)
+	    request_ready(list_entry(link, struct request, in_wait));
 }
 
 /* What it was for is forgotten; handles to it are stale from here on. */
@@ -93,7 +96,8 @@ static void freed(struct job *job)
 /* Sequences of clients that died are still closing, or the device still works on its pages. */
 static bool is_quiet(const struct core_pool *p)
 {
-	return p->pool.sequences == 0 && p->mover.in_flight == 0 && p->transfers == 0;
+	return p->pool.sequences == 0 && p->mover.in_flight == 0 && p->transfers == 0 &&
+	       ram_pool_is_quiet(&p->ram);
 }
 
 static void give_back(struct core_pool *p)
@@ -103,12 +107,15 @@ static void give_back(struct core_pool *p)
 	p->past = (struct pool_past){.stats = p->pool.stats,
 				     .zeroed = p->mover.zeroed,
 				     .copied = p->mover.copied,
+				     .bytes_down = p->ram.down.bytes,
+				     .bytes_up = p->ram.up.bytes,
 				     .collisions = p->pool.prefix.collisions,
 				     .refused_references = p->pool.pages.refused_references,
 				     .states = p->pool.images.counts,
 				     .order = order_sums(p),
 				     .shadow_hits = p->pool.shadow.hits};
 	core_pool_publish(p);
+	ram_pool_deinit(&p->ram);
 	pool_deinit(&p->pool);
 	p->mover = (struct mover){0};
 	p->freeing = true;
@@ -122,6 +129,8 @@ void core_pool_remember(struct core_pool *p)
 	p->pool.stats = p->past.stats;
 	p->mover.zeroed = p->past.zeroed;
 	p->mover.copied = p->past.copied;
+	p->ram.down.bytes = p->past.bytes_down;
+	p->ram.up.bytes = p->past.bytes_up;
 	p->pool.prefix.collisions = p->past.collisions;
 	p->pool.pages.refused_references = p->past.refused_references;
 	p->pool.images.counts = p->past.states;
@@ -130,6 +139,7 @@ void core_pool_remember(struct core_pool *p)
 
 bool core_pools_drop_turn(struct core *c)
 {
+	uint32_t budget = (uint32_t)c->config->core.job_pages_per_turn;
 	bool busy = false;
 
 	for (uint32_t i = 0; i < c->n_pools; i++) {
@@ -137,8 +147,9 @@ bool core_pools_drop_turn(struct core *c)
 
 		if (p->state != CORE_POOL_DROPPING || p->freeing || !is_quiet(p))
 			continue;
-		give_back(p);
 		busy = true;
+		if (pool_drop_ram(&p->pool, RETAIN_NAMESPACES, &budget))
+			give_back(p);
 	}
 	return busy;
 }

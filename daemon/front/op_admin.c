@@ -6,6 +6,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/front/admin.h"
+#include "daemon/front/below.h"
 
 static bool admin_check(struct request *r)
 {
@@ -84,29 +85,46 @@ static json_t *threads_of(const struct core *c)
 	return list;
 }
 
+static void warn_of_ram(const struct core *c, json_t *warnings)
+{
+	if (!c->ram && c->config->kv_ram_bytes)
+		json_array_append_new(warnings, json_sprintf("KV-RAM is %s", c->ram_note));
+	else if (c->ram && c->ram->arena->state == ARENA_PARTIAL)
+		json_array_append_new(warnings, json_sprintf("KV-RAM: %s", c->ram->arena->note));
+}
+
+static void warn_of_pool(const struct core_pool *p, json_t *warnings)
+{
+	const char *name = p->config->name;
+
+	if (p->plan.fallback_reason[0])
+		json_array_append_new(warnings,
+				      json_sprintf("pool %s: %s", name, p->plan.fallback_reason));
+	if (p->state == CORE_POOL_READY && p->memory.segment.backing == SEGMENT_SMALL)
+		json_array_append_new(warnings,
+				      json_sprintf("pool %s: %s", name, p->memory.huge_note));
+	if (p->state == CORE_POOL_READY && below_is_missed(p))
+		json_array_append_new(
+		    warnings,
+		    json_sprintf("pool %s: KV-RAM does not serve it: %s", name, p->ram_note));
+	if (p->state == CORE_POOL_FAILED)
+		json_array_append_new(warnings,
+				      json_sprintf("pool %s: its memory has failed", name));
+}
+
 static json_t *health(struct core *c)
 {
 	json_t *pools = json_array(), *warnings = json_array();
 	uint64_t bytes = 0;
 
+	warn_of_ram(c, warnings);
 	for (uint32_t i = 0; i < c->n_pools; i++) {
-		const struct core_pool *p = c->pool[i];
-
-		json_array_append_new(pools, pool_line(p));
-		bytes += p->memory.segment.bytes;
-		if (p->plan.fallback_reason[0])
-			json_array_append_new(warnings, json_sprintf("pool %s: %s", p->config->name,
-								     p->plan.fallback_reason));
-		if (p->state == CORE_POOL_READY && p->memory.segment.backing == SEGMENT_SMALL)
-			json_array_append_new(warnings, json_sprintf("pool %s: %s", p->config->name,
-								     p->memory.huge_note));
-		if (p->state == CORE_POOL_FAILED)
-			json_array_append_new(
-			    warnings,
-			    json_sprintf("pool %s: its memory has failed", p->config->name));
+		json_array_append_new(pools, pool_line(c->pool[i]));
+		bytes += c->pool[i]->memory.segment.bytes;
+		warn_of_pool(c->pool[i], warnings);
 	}
 	return json_pack(
-	    "{s:s, s:s, s:o, s:I, s:I, s:s, s:b, s:s, s:s, s:I, s:{s:b, s:b}, s:s, "
+	    "{s:s, s:s, s:o, s:I, s:I, s:s, s:b, s:s, s:s, s:I, s:{s:b, s:b}, s:o, "
 	    "s:s, s:o, s:o, s:o}",
 	    "version", PACKAGE_VERSION, "state", c->draining || c->drained ? "draining" : "running",
 	    "boot_epoch", json_sprintf("%016llx", (unsigned long long)c->boot_epoch), "pid",
@@ -115,7 +133,7 @@ static json_t *health(struct core *c)
 	    c->device->name, "requested_backend_available", 1, "selected_backend", c->device->name,
 	    "memory_accounting", "physical_arena_backing", "memory_bytes", (json_int_t)bytes,
 	    "optimized_provider", "available", 0, "disabled", c->config->disable_optimized_provider,
-	    "kv_ram", "off: not in this version", "kv_disk", "off: not in this version", "threads",
+	    "kv_ram", tiers_describe_ram(c), "kv_disk", "off: not in this version", "threads",
 	    threads_of(c), "pools", pools, "warnings", warnings);
 }
 
@@ -177,23 +195,20 @@ static json_t *plan_of(const struct core_pool *p)
 	    x->fallback_reason[0] ? json_string(x->fallback_reason) : json_null());
 }
 
-static json_t *pool_with_plan(const struct core_pool *p, const char *whole)
+static json_t *pool_with_plan(const struct core_pool *p)
 {
 	json_t *line = pool_line(p);
 
-	json_object_set_new(line, "retained",
-			    order_describe(p, strcmp(p->config->name, whole) == 0));
 	json_object_set_new(line, "plan", plan_of(p));
 	return line;
 }
 
-/* `whole`: the pool of which to tell more, or "". */
-static json_t *pools(struct core *c, const char *whole)
+static json_t *pools(struct core *c)
 {
 	json_t *list = json_array();
 
 	for (uint32_t i = 0; i < c->n_pools; i++)
-		json_array_append_new(list, pool_with_plan(c->pool[i], whole));
+		json_array_append_new(list, pool_with_plan(c->pool[i]));
 	return json_pack("{s:o}", "pools", list);
 }
 
@@ -301,7 +316,12 @@ static enum run_result admin_run(struct request *r, uint32_t *budget)
 		out = sessions(c);
 		break;
 	case PAYLOAD_ADMIN_POOLS:
-		out = pools(c, in->argument);
+		out = pools(c);
+		break;
+	case PAYLOAD_ADMIN_TIERS:
+		out = tiers_describe(c, in->argument);
+		if (!out)
+			return refuse(r, WIRE_ENOENT, "no pool is called \"%s\"", in->argument);
 		break;
 	case PAYLOAD_ADMIN_COUNT:
 		cannot_happen("the check refuses such a question");

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/front/below.h"
 #include "daemon/front/budget.h"
 #include "daemon/front/drop.h"
 #include "daemon/front/hybrid.h"
@@ -175,7 +176,9 @@ static void populated(struct job *job)
 
 	mover_init(&p->mover, &p->pool.pages, p->core->device, &p->memory, pages_cleaned, p);
 	set_quotas(p);
+	below_put(p);
 	core_pool_remember(p);
+	p->pool.retain.now_ns = p->core->now_ns;
 	p->state = CORE_POOL_READY;
 	p->idle_since_ns = p->core->now_ns;
 	p->published_change = true;

@@ -13,12 +13,6 @@
 #include "daemon/base/testing.h"
 #include "daemon/front/hybrid.h"
 
-enum prompt_phase {
-	PROMPT_COPY = 0,
-	PROMPT_ADMIT,
-	PROMPT_MATCH,
-};
-
 static bool prompt_check(struct request *r)
 {
 	const struct payload_open *o = r->in;
@@ -120,6 +114,7 @@ static bool prompt_begin(struct request *r)
 	    .max_cached_tokens = o->max_cached_tokens,
 	    .name_space = s->name_space,
 	    .off = o->flags & PAYLOAD_OPEN_NO_REUSE,
+	    .interactive = r->interactive,
 	};
 	memcpy(t->wish.variant, o->variant, sizeof(t->wish.variant));
 	if (!charge_take(&s->heap, bytes)) {
@@ -205,10 +200,23 @@ static uint32_t miss_on_wire(enum match_miss miss)
 	    [MATCH_COMPLETE] = PAYLOAD_MISS_NONE,     [MATCH_NONE] = PAYLOAD_MISS_NO_MATCH,
 	    [MATCH_DIVERGED] = PAYLOAD_MISS_DIVERGED, [MATCH_OFF] = PAYLOAD_MISS_OFF,
 	    [MATCH_IMAGE] = PAYLOAD_MISS_IMAGE,       [MATCH_LIMIT] = PAYLOAD_MISS_LIMIT,
-	    [MATCH_GONE] = PAYLOAD_MISS_GONE,
+	    [MATCH_GONE] = PAYLOAD_MISS_GONE,         [MATCH_FLOOR] = PAYLOAD_MISS_FLOOR,
+	    [MATCH_RESTORE] = PAYLOAD_MISS_RESTORE,
 	};
 
 	return codes[miss];
+}
+
+static bool is_from_ram(const struct match *m)
+{
+	return m->walk.position > m->walk.on_device;
+}
+
+static uint32_t tier_of(const struct match *m)
+{
+	if (!match_tokens(m))
+		return PAYLOAD_NO_TIER;
+	return is_from_ram(m) ? PAYLOAD_KV_RAM : PAYLOAD_DEVICE;
 }
 
 static bool reply_match(struct request *r, uint32_t n_pages, uint32_t version)
@@ -223,7 +231,8 @@ static bool reply_match(struct request *r, uint32_t n_pages, uint32_t version)
 	    .cached_tokens = cached,
 	    .miss = miss_on_wire(match_reason(&t->match)),
 	    .miss_tokens = t->match.known_tokens,
-	    .tier = cached ? PAYLOAD_DEVICE : PAYLOAD_NO_TIER,
+	    .tier = tier_of(&t->match),
+	    .restore_ns = t->restore_ns,
 	    .table_version = version,
 	    .n_pages = n_pages,
 	};
@@ -308,7 +317,7 @@ static void close_unborn(struct request *r)
 
 	if (!t->seq)
 		return;
-	if (t->match.held != NODE_NONE && t->phase == PROMPT_MATCH) {
+	if (t->match.held != NODE_NONE && t->phase >= PROMPT_MATCH) {
 		t->seq->node = t->match.held;
 		t->seq->leaving = t->match.leaving;
 		t->seq->tail_node = t->match.partial;
@@ -380,6 +389,7 @@ static enum run_result open_finish(struct request *r)
 	if (sequence_new(r->session, r->pool, seq, r->interactive, &q))
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	t->seq = NULL;
+	seq_set_rank(seq, request_rank(r));
 	q->system_end = ((const struct payload_open *)r->in)->system_end_tokens;
 	q->user_end = ((const struct payload_open *)r->in)->user_end_tokens;
 	charge_give(&r->session->heap, t->charged);
@@ -395,6 +405,8 @@ static enum run_result open_finish(struct request *r)
 	q->prompt_tokens = t->wish.n_tokens;
 	q->cached_tokens = match_tokens(&t->match);
 	q->miss = (uint32_t)match_reason(&t->match);
+	q->tier = tier_of(&t->match);
+	q->restore_ns = t->restore_ns;
 	sequence_tell(q, "opened");
 	if (reply_match(r, seq->n_pages, seq->table_version) &&
 	    reply_pages(r, sizeof(struct payload_open_result), seq, 0, seq->n_pages))
@@ -466,6 +478,14 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 	}
 	if (match_turn(&t->match, budget))
 		return RUN_MORE;
+	if (is_from_ram(&t->match) && t->fetched < t->match.walk.position) {
+		result = request_fetch(r, budget);
+		t->restore_ns = clock_now(&r->session->core->clock) - t->fetch_ns;
+		if (result != RUN_DONE)
+			return result;
+		if (r->reply.status)
+			goto out;
+	}
 	remember_kind(r);
 	if (!r->pool->pool.hybrid)
 		open_finish(r);

@@ -214,6 +214,7 @@ const struct request_kind kind_kv_write = {
 
 const struct request_kind kind_kv_read = {
     .opcode = WIRE_OP_KV_READ,
+    .here = true,
     .in_bytes = sizeof(struct payload_rows),
     .head_only = true,
     .target = TARGET_EITHER,

@@ -5,6 +5,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/front/hybrid.h"
+#include "daemon/state/park.h"
 
 /* ---- fork ---- */
 
@@ -52,6 +53,7 @@ static enum run_result fork_finish(struct request *r)
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	}
 	r->u.prompt.seq = NULL;
+	seq_set_rank(seq, request_rank(r));
 	q->system_end = r->sequence->system_end;
 	q->user_end = r->sequence->user_end;
 	if (charge_sequence(q)) {
@@ -115,12 +117,16 @@ static enum run_result fork_page(struct request *r)
 	struct core_pool *p = r->pool;
 	struct seq *s = r->u.prompt.seq;
 	struct mover_copy *copy;
+	int result;
 
 	if (r->batch) {
 		close_fork(r);
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of a page");
 	}
-	if (seq_take_page(s) == POOL_WAIT) {
+	result = seq_take_page(s);
+	if (result == POOL_MORE)
+		return RUN_MORE;
+	if (result == POOL_WAIT) {
 		request_wait(r, &p->starving);
 		mover_kick(&p->mover);
 		return RUN_WAIT;
@@ -153,7 +159,10 @@ static bool fork_make(struct request *r)
 
 	if (!admission_sequence(r))
 		return false;
-	result = seq_fork(r->sequence->seq, (uint32_t)r->entry.arg0, &t->seq, &t->copy_from);
+	t->copy_from = PAGE_NONE;
+	result = seq_fork_new(r->sequence->seq, (uint32_t)r->entry.arg0, &t->seq);
+	if (result == 0)
+		t->seq->rank = request_rank(r); /* it wants a page before it can give any */
 	if (result == POOL_RANGE)
 		return refused(r, WIRE_EINVAL, "max_tokens is %llu; %u are committed",
 			       (unsigned long long)r->entry.arg0, r->sequence->seq->committed);
@@ -162,16 +171,46 @@ static bool fork_make(struct request *r)
 	return true;
 }
 
+/* It is admitted, and holds nothing of its parent yet: nobody waits for what it waits with. */
+static enum run_result fork_share(struct request *r, uint32_t *budget)
+{
+	struct request_prompt *t = &r->u.prompt;
+	struct seq *parent = r->sequence->seq;
+	struct pool *p = parent->pool;
+	enum run_result result;
+
+	if (seq_is_away(parent)) {
+		result = request_bring_back(r, budget);
+		if (result == RUN_DONE && r->reply.status)
+			close_fork(r);
+		if (result != RUN_DONE || r->reply.status)
+			return result;
+	}
+	if (seq_fork_needs_page(parent) && p->pages.count[PAGE_CLEAN] == 0 && !r->batch) {
+		if (park_make_room(p, 1, request_rank(r)) == POOL_MORE)
+			return RUN_MORE;
+		request_wait(r, &r->pool->starving);
+		mover_kick(&r->pool->mover);
+		return RUN_WAIT;
+	}
+	if (seq_fork(parent, t->seq, &t->copy_from)) {
+		close_fork(r);
+		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
+	}
+	t->shared = true;
+	return RUN_DONE;
+}
+
 static enum run_result fork_run(struct request *r, uint32_t *budget)
 {
-	struct seq **seq = &r->u.prompt.seq;
+	struct request_prompt *t = &r->u.prompt;
+	enum run_result result;
 
-	(void)budget;
 	if (r->batch && r->pool->pool.hybrid)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of an image");
-	if (!*seq && !fork_make(r))
+	if (!t->seq && !fork_make(r))
 		return RUN_DONE;
-	if (!(*seq)->admitted && !admission_try(r, *seq)) {
+	if (!t->seq->admitted && !admission_try(r, t->seq)) {
 		if (r->reply.status == 0 && !r->batch)
 			return RUN_WAIT;
 		close_fork(r);
@@ -179,8 +218,17 @@ static enum run_result fork_run(struct request *r, uint32_t *budget)
 			return RUN_DONE;
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
 	}
-	if (r->u.prompt.copy_from != PAGE_NONE)
+	if (!t->shared) {
+		result = fork_share(r, budget);
+		if (result != RUN_DONE || !t->shared)
+			return result;
+	}
+	if (t->copy_from != PAGE_NONE)
 		return fork_page(r);
+	if (!list_is_empty(&r->in_wait)) {
+		list_remove(&r->in_wait);
+		core_pool_settle(r->pool); /* whose turn is it now? */
+	}
 	return r->pool->pool.hybrid ? fork_image(r) : fork_finish(r);
 }
 
@@ -226,14 +274,15 @@ static enum run_result truncate_run(struct request *r, uint32_t *budget)
 		return RUN_MORE;
 	core_pool_settle(r->pool);
 	r->reply.value0 = s->committed;
-	r->reply.value1 = s->table_version;
-	r->reply.flags = COMPLETION_TABLE_CHANGED;
+	reply_version(r, s);
 	return done(r);
 }
 
 const struct request_kind kind_truncate = {
     .opcode = WIRE_OP_TRUNCATE,
     .target = TARGET_SEQUENCE,
+    .here = true,
+    .waits = true,
     .latency = -1,
     .run = truncate_run,
 };
@@ -285,11 +334,12 @@ const struct request_kind kind_close = {
 
 static enum run_result table_run(struct request *r, uint32_t *budget)
 {
-	const struct seq *s = r->sequence->seq;
+	struct seq *s = r->sequence->seq;
 
 	(void)budget;
 	r->reply.value0 = (uint64_t)s->first_page * s->pool->limits.page_tokens;
-	r->reply.value1 = s->table_version;
+	s->told_version = s->table_version;
+	reply_version(r, s);
 	if (!reply_pages(r, 0, s, s->first_page, s->n_pages))
 		return RUN_DONE;
 	return done(r);
@@ -298,6 +348,8 @@ static enum run_result table_run(struct request *r, uint32_t *budget)
 const struct request_kind kind_table = {
     .opcode = WIRE_OP_TABLE,
     .target = TARGET_SEQUENCE,
+    .here = true,
+    .waits = true,
     .latency = -1,
     .run = table_run,
 };

@@ -4,8 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/testing.h"
 #include "daemon/front/admin.h"
 #include "daemon/front/drop.h"
+
+#define DROP_ROUNDS 64 /* how often a drop waits for what is on its way */
 
 static enum run_result answer_json(struct request *r, json_t *out)
 {
@@ -127,31 +130,61 @@ static bool find_namespace(const struct core *c, const char *name, uint16_t *out
 	return false;
 }
 
-static uint64_t retained_of(const struct core_pool *p, uint16_t name_space)
+static uint64_t copies_of(const struct core_pool *p, uint16_t name_space)
 {
 	const struct pool_share *share;
 
-	if (p->state != CORE_POOL_READY)
-		return 0;
 	if (name_space == RETAIN_NAMESPACES)
-		return pool_retained(&p->pool);
+		return pool_retained(&p->pool) + p->pool.in_ram;
 	share = &p->pool.shares[name_space];
-	return share->indexed - share->live;
+	return share->indexed - share->live + share->in_ram;
 }
 
-/* One budget of one pool; what others retain meanwhile is not its business. */
+/* One budget of one pool. True: nothing more can go now. */
 static bool drop_some(struct request *r, struct core_pool *p, uint16_t name_space, uint32_t budget)
 {
 	struct request_walk *w = &r->u.walk;
-	uint32_t left = w->left < budget ? (uint32_t)w->left : budget;
-	uint64_t before = p->pool.stats.evictions;
-	bool empty = pool_drop_retained(&p->pool, name_space, &left);
-	uint64_t dropped = p->pool.stats.evictions - before;
+	uint64_t discards = p->pool.stats.discards, copies = p->pool.in_ram;
+	bool empty = pool_drop_retained(&p->pool, name_space, &budget);
 
-	w->left -= dropped < w->left ? dropped : w->left;
-	w->objects += dropped;
+	/* What can go only by way of KV-RAM has come there. */
+	w->copies += copies > p->pool.in_ram ? copies - p->pool.in_ram : 0;
+	w->objects += p->pool.stats.discards - discards;
 	core_pool_settle(p);
-	return empty || w->left == 0;
+	return empty;
+}
+
+/*
+ * What is on its way between two tiers can go once it has landed. That is waited for as often as
+ * there is something, for what stands above it may have to be sent after it. But others move pages,
+ * too: after some time what moves is not its business any more.
+ */
+static enum run_result drop_of_pool(struct request *r, struct core_pool *p, uint16_t name_space,
+				    uint32_t budget)
+{
+	struct request_walk *w = &r->u.walk;
+
+	if (p->state != CORE_POOL_READY)
+		return RUN_DONE;
+	if (w->waits && !ram_pool_has_passed(&p->ram, w->marks)) {
+		request_wait(r, &p->fetching);
+		return RUN_WAIT;
+	}
+	list_remove(&r->in_wait);
+	if (!drop_some(r, p, name_space, budget)) {
+		w->waits = false;
+		return RUN_MORE;
+	}
+	if (w->rounds == DROP_ROUNDS || copies_of(p, name_space) == 0 ||
+	    ram_pool_is_quiet(&p->ram) || !protection(drops_wait_for_copies))
+		return RUN_DONE;
+	if (r->batch)
+		return refuse(r, WIRE_EAGAIN, "it would have to wait for pages on their way");
+	w->waits = true;
+	w->marks = ram_pool_mark(&p->ram);
+	w->rounds++;
+	request_wait(r, &p->fetching);
+	return RUN_WAIT;
 }
 
 enum run_result steer_drop(struct request *r, uint32_t *budget)
@@ -165,20 +198,25 @@ enum run_result steer_drop(struct request *r, uint32_t *budget)
 		return refuse(r, WIRE_ENOENT, "no namespace is called \"%s\"", in->argument);
 	while (w->pool < c->n_pools) {
 		struct core_pool *p = c->pool[w->pool];
+		enum run_result result;
 
 		if (!w->at) {
-			w->left = retained_of(p, name_space);
+			w->rounds = 0;
+			w->waits = false;
 			w->at = 1;
 		}
-		if (w->left && p->state == CORE_POOL_READY && !drop_some(r, p, name_space, *budget))
-			return RUN_MORE;
+		result = drop_of_pool(r, p, name_space, *budget);
+		if (result != RUN_DONE || r->reply.status)
+			return result;
+		list_remove(&r->in_wait);
 		w->at = 0;
 		w->pool++;
 	}
 	log_write(c->log, LOG_LEVEL_NOTICE, "%llu retained pages of %s given up",
 		  (unsigned long long)w->objects,
 		  in->argument[0] ? in->argument : "all namespaces");
-	return answer_json(r, json_pack("{s:s, s:I}", "namespace",
+	return answer_json(r, json_pack("{s:s, s:I, s:I}", "namespace",
 					in->argument[0] ? in->argument : "all", "dropped_pages",
-					(json_int_t)w->objects));
+					(json_int_t)w->objects, "dropped_kv_ram_copies",
+					(json_int_t)w->copies));
 }

@@ -33,13 +33,13 @@ static bool begin_check(struct request *r)
 static enum run_result begin_reply(struct request *r)
 {
 	struct sequence *q = r->sequence;
-	const struct seq *s = q->seq;
+	struct seq *s = q->seq;
 	uint32_t skip = 0;
 
 	r->reply.index = q->step.index;
 	r->reply.generation = q->step.generation;
 	r->reply.value0 = s->step.first - s->first_page;
-	r->reply.value1 = s->table_version;
+	reply_version(r, s);
 	if (s->pool->hybrid) {
 		struct payload_step_slots slots = hybrid_slots(s);
 
@@ -129,7 +129,6 @@ static enum run_result begin_run(struct request *r, uint32_t *budget)
 {
 	struct sequence *q = r->sequence;
 	struct core_pool *p = r->pool;
-	const struct list *first = list_first(&p->starving);
 	uint32_t target = (uint32_t)r->entry.arg0;
 	uint32_t window = ((const struct payload_step *)r->in)->window_start_tokens;
 	uint32_t n;
@@ -149,11 +148,12 @@ static enum run_result begin_run(struct request *r, uint32_t *budget)
 	result = step_wants(q->seq, target, window, &n);
 	if (result)
 		return begin_refuse(r, result);
-	if (n && first && list_entry(first, struct request, in_wait) != r &&
-	    request_outranks(list_entry(first, struct request, in_wait), r))
+	if (n && request_is_behind(&p->starving, r))
 		result = POOL_WAIT;
 	else
 		result = step_begin(q->seq, target, window, n);
+	if (result == POOL_MORE)
+		return RUN_MORE;
 	if (result == POOL_WAIT) {
 		if (r->batch)
 			return refuse(r, WIRE_EAGAIN, "it would have to wait for pages");
@@ -202,6 +202,7 @@ static void begin_abandon(struct request *r, int status)
 
 const struct request_kind kind_step_begin = {
     .opcode = WIRE_OP_STEP_BEGIN,
+    .here = true,
     .in_bytes = sizeof(struct payload_step),
     .target = TARGET_SEQUENCE,
     .waits = true,
@@ -299,7 +300,6 @@ static enum run_result commit_run(struct request *r, uint32_t *budget)
 
 		if (result)
 			return commit_refuse(r, result);
-		r->u.step.wanted = s->table_version;
 		r->u.step.phase = 1;
 		sequence_forget_step(q);
 		r->session->counters.commits++;
@@ -311,9 +311,7 @@ static enum run_result commit_run(struct request *r, uint32_t *budget)
 		session_end(r->session, WIRE_BYE_QUOTA, "the session's private memory is used up");
 	core_pool_settle(q->pool);
 	r->reply.value0 = s->committed;
-	r->reply.value1 = s->table_version;
-	if (s->table_version != r->u.step.wanted)
-		r->reply.flags = COMPLETION_TABLE_CHANGED;
+	reply_version(r, s);
 	return done(r);
 }
 

@@ -26,6 +26,7 @@ int core_pools_init(struct core *c)
 			list_init(&p->over_quota[ns]);
 		list_init(&p->starving);
 		list_init(&p->copying);
+		list_init(&p->fetching);
 		list_init(&p->idle_order);
 		list_init(&p->step_order);
 		c->pool[c->n_pools++] = p;
@@ -43,6 +44,7 @@ void core_pools_deinit(struct core *c)
 
 		if (p->pool.limits.pages) {
 			must(p->mover.in_flight == 0);
+			ram_pool_abandon(&p->ram);
 			pool_deinit(&p->pool);
 		}
 		segment_free(&p->memory.segment);
@@ -73,10 +75,20 @@ void core_pool_settle(struct core_pool *p)
 	if (p->state != CORE_POOL_READY || p->core->draining)
 		return;
 	mover_kick(&p->mover);
+	list_for_each(link, following, &p->fetching)
+	    request_ready(list_entry(link, struct request, in_wait));
 	/* The first of each is tried again; if it succeeds, its successor is. */
 	first = list_first(&p->starving);
 	if (first)
 		request_ready(list_entry(first, struct request, in_wait));
+	/* Opens hold pages while they wait, so they look whether they have to go on with fewer. */
+	list_for_each(link, following, &p->starving)
+	{
+		struct request *r = list_entry(link, struct request, in_wait);
+
+		if (r->kind == &kind_open)
+			request_ready(r);
+	}
 	first = list_first(&p->admission);
 	if (first)
 		request_ready(list_entry(first, struct request, in_wait));
@@ -103,6 +115,7 @@ void core_pool_fail(struct core_pool *p)
 		  "served from it",
 		  p->config->name);
 	end_all(&p->starving);
+	end_all(&p->fetching);
 	end_all(&p->admission);
 	for (uint32_t ns = 0; ns < CONFIG_NAMESPACES_MAX; ns++)
 		end_all(&p->over_quota[ns]);
@@ -141,6 +154,11 @@ static void publish_gauges(struct core_pool *p)
 	pool_counters_set(c, COUNTER_pool_lanes_used, x->images.n_lanes - x->images.lanes_free);
 	pool_counters_set(c, COUNTER_retained_slots_capacity, x->images.n_images);
 	pool_counters_set(c, COUNTER_retained_slots_used, x->images.in_use);
+	pool_counters_set(c, COUNTER_ram_pages, x->in_ram);
+	pool_counters_set(c, COUNTER_ram_bytes_used, p->ram.used_bytes);
+	pool_counters_set(c, COUNTER_ram_pages_leaving, x->leaving);
+	pool_counters_set(c, COUNTER_ram_pages_arriving, x->arriving);
+	pool_counters_set(c, COUNTER_ram_places_live, x->in_ram_private);
 }
 
 static void publish_sums(struct core_pool *p)
@@ -162,7 +180,7 @@ static void publish_sums(struct core_pool *p)
 	pool_counters_set(c, COUNTER_pool_open_hits, s->open_hits);
 	pool_counters_set(c, COUNTER_pool_reused_tokens, s->reused_tokens);
 	pool_counters_set(c, COUNTER_pool_prompt_tokens, s->prompt_tokens);
-	for (uint32_t i = PAYLOAD_MISS_NONE + 1; i <= PAYLOAD_MISS_GONE; i++)
+	for (uint32_t i = PAYLOAD_MISS_NONE + 1; i < PAYLOAD_MISS_COUNT; i++)
 		pool_counters_set(c, counter_of_miss((enum payload_miss)i), s->misses[i]);
 	pool_counters_set(c, COUNTER_prefix_hits, s->reused_tokens / page_tokens);
 	pool_counters_set(c, COUNTER_prefix_misses, s->pages_missed);
@@ -175,6 +193,31 @@ static void publish_sums(struct core_pool *p)
 	pool_counters_set(c, COUNTER_pool_rows_written, p->rows_written);
 	pool_counters_set(c, COUNTER_pool_rows_read, p->rows_read);
 	pool_counters_set(c, COUNTER_pool_saturated, p->saturated);
+}
+
+static void publish_ram(struct core_pool *p)
+{
+	const struct pool_stats *s = &p->pool.stats;
+	struct pool_counters *c = p->counters;
+
+	pool_counters_set(c, COUNTER_ram_hits, s->ram_hits);
+	pool_counters_set(c, COUNTER_ram_hit_pages, s->ram_hit_pages);
+	pool_counters_set(c, COUNTER_ram_restores, s->restores);
+	pool_counters_set(c, COUNTER_ram_restores_failed, s->restores_failed);
+	pool_counters_set(c, COUNTER_ram_spills, s->spills);
+	pool_counters_set(c, COUNTER_ram_spills_failed, s->spills_failed);
+	pool_counters_set(c, COUNTER_ram_spills_kept, s->spills_kept);
+	pool_counters_set(c, COUNTER_ram_releases, s->releases);
+	pool_counters_set(c, COUNTER_ram_displaced, s->ram_displaced);
+	pool_counters_set(c, COUNTER_ram_refused, s->ram_refused);
+	pool_counters_set(c, COUNTER_live_pages_parked, s->parked_pages);
+	pool_counters_set(c, COUNTER_live_pages_returned, s->returned_pages);
+	pool_counters_set(c, COUNTER_live_sequences_lost, s->lost_sequences);
+	pool_counters_set(c, COUNTER_pool_discards, s->discards);
+	pool_counters_set(c, COUNTER_ram_bytes_down, p->ram.down.bytes);
+	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.bytes);
+	pool_counters_set(c, COUNTER_ram_busy_down_ns, p->ram.down.busy_ns);
+	pool_counters_set(c, COUNTER_ram_busy_up_ns, p->ram.up.busy_ns);
 }
 
 static void publish_states(struct core_pool *p)
@@ -207,6 +250,7 @@ void core_pool_publish(struct core_pool *p)
 	if (p->pool.limits.pages) {
 		publish_sums(p);
 		publish_states(p);
+		publish_ram(p);
 	}
 	order_publish(p);
 	pool_counters_end(p->counters);

@@ -10,6 +10,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/park.h"
 
 static void expired(struct timer *t)
 {
@@ -139,6 +140,14 @@ bool reply_array(struct request *r, uint32_t skip_bytes, const void *from, uint3
 					  (size_t)fit * element_bytes);
 }
 
+void reply_version(struct request *r, struct seq *s)
+{
+	r->reply.value1 = s->table_version;
+	if (s->told_version != s->table_version)
+		r->reply.flags |= COMPLETION_TABLE_CHANGED;
+	s->told_version = s->table_version;
+}
+
 bool reply_pages(struct request *r, uint32_t skip_bytes, const struct seq *s, uint32_t first,
 		 uint32_t n)
 {
@@ -213,6 +222,16 @@ static void answer(struct request *r)
 	session_complete(s, &r->reply);
 }
 
+/* A sequence that a request works on makes no room for others, but for one that waits for room. */
+static void set_working(struct request *r, bool working)
+{
+	struct seq *s = r->sequence ? r->sequence->seq : NULL;
+
+	if (s && r->working != working)
+		s->busy += working ? 1 : UINT32_MAX;
+	r->working = working && s;
+}
+
 void request_finish(struct request *r)
 {
 	struct session *s = r->session;
@@ -220,6 +239,7 @@ void request_finish(struct request *r)
 	struct request *batch = r->batch;
 
 	poison(r);
+	set_working(r, false);
 	if (s->state == SESSION_LIVE)
 		answer(r);
 	if (!batch) {
@@ -285,13 +305,32 @@ void request_start(struct request *r)
 		request_wait(r, NULL);
 }
 
-void request_go(struct request *r)
+static enum run_result run(struct request *r)
 {
 	uint32_t budget = (uint32_t)r->session->core->config->core.job_pages_per_turn;
+	enum run_result result;
+
+	if (r->kind->here && r->sequence->seq && seq_is_away(r->sequence->seq)) {
+		result = request_bring_back(r, &budget);
+		if (result != RUN_DONE || r->reply.status)
+			return result;
+	}
+	return r->kind->run(r, &budget);
+}
+
+void request_go(struct request *r)
+{
+	enum run_result result;
 
 	must(r->started);
 	r->waiting = false;
-	switch (r->kind->run(r, &budget)) {
+	set_working(r, true);
+	result = run(r);
+	/* Who waits for room holds nothing that others could not have. */
+	if (result == RUN_WAIT && r->pool && !list_is_empty(&r->in_wait) &&
+	    r->waits_in != &r->pool->copying)
+		set_working(r, false);
+	switch (result) {
 	case RUN_DONE:
 		request_finish(r);
 		return;
@@ -327,10 +366,32 @@ static uint64_t deadline_ns(const struct request *r)
 	return r->began_ns + us * NS_PER_US;
 }
 
+struct pool_rank request_rank(const struct request *r)
+{
+	/* What is asked of a sequence ranks as that; a fork will be one of its own. */
+	if (r->sequence && r->sequence->seq && r->kind != &kind_fork)
+		return r->sequence->seq->rank;
+	return (struct pool_rank){.interactive = r->interactive, .serial = r->serial};
+}
+
 bool request_outranks(const struct request *a, const struct request *b)
 {
-	return a->interactive > b->interactive ||
-	       (a->interactive == b->interactive && a->serial < b->serial);
+	struct pool_rank x = request_rank(a), y = request_rank(b);
+
+	if (x.interactive != y.interactive)
+		return x.interactive;
+	return x.serial != y.serial ? x.serial < y.serial : a->serial < b->serial;
+}
+
+bool request_is_behind(const struct list *where, const struct request *r)
+{
+	const struct list *first = list_first(where);
+	const struct request *head;
+
+	if (!first)
+		return false;
+	head = list_entry(first, struct request, in_wait);
+	return head != r && request_outranks(head, r);
 }
 
 static void insert_ranked(struct list *where, struct request *r)
@@ -351,8 +412,11 @@ void request_wait(struct request *r, struct list *where)
 {
 	struct core *c = r->session->core;
 
-	if (where && list_is_empty(&r->in_wait))
+	if (where && (list_is_empty(&r->in_wait) || r->waits_in != where)) {
+		list_remove(&r->in_wait);
 		insert_ranked(where, r);
+		r->waits_in = where;
+	}
 	r->waiting = true;
 	if (r->kind->patient && r->entry.deadline_us == 0)
 		return;
@@ -362,6 +426,9 @@ void request_wait(struct request *r, struct list *where)
 
 void request_end(struct request *r, int status)
 {
+	bool waited = r->pool && !list_is_empty(&r->in_wait);
+	struct core_pool *p = r->pool;
+
 	if (r->reply.status == 0 || status == WIRE_EGONE)
 		r->reply.status = status;
 	if (r->kind->abandon && r->started)
@@ -372,4 +439,6 @@ void request_end(struct request *r, int status)
 		       : status == WIRE_ECANCELLED ? "cancelled by the client"
 						   : wire_status_text(status));
 	request_finish(r);
+	if (waited)
+		core_pool_settle(p); /* whose turn is it now? */
 }

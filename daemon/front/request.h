@@ -44,6 +44,7 @@ struct request_kind {
 	bool patient;       /* it has one only if the client named it: memory takes its time */
 	bool reserved;      /* it may use the last completions: cancel and close */
 	bool rows;          /* runs beside others of its kind */
+	bool here;          /* it needs the sequence's pages on the device */
 	bool final;         /* commit, abort, close: cannot be cancelled */
 	int latency;        /* enum histogram, -1: none */
 	/* Look at the copied payload: true, or refused. Changes nothing. NULL: nothing to look at.
@@ -52,6 +53,13 @@ struct request_kind {
 	enum run_result (*run)(struct request *r, uint32_t *budget);
 	/* It ends before its time with this status; what it holds goes. NULL: only its reply. */
 	void (*abandon)(struct request *r, int status);
+};
+
+enum prompt_phase {
+	PROMPT_COPY = 0,
+	PROMPT_ADMIT,
+	PROMPT_MATCH,
+	PROMPT_FETCH, /* what is in KV-RAM */
 };
 
 struct image_job;
@@ -64,19 +72,21 @@ struct request_prompt {
 	uint32_t *path;
 	struct seq *seq;         /* of an open or a fork */
 	struct mover_copy *copy; /* of a fork: in flight */
-	struct list *waits_in;
 	uint64_t charged;
 	uint32_t copied_tokens;
+	uint32_t asked, fetched; /* pages of the match: asked of KV-RAM, there */
+	uint64_t fetch_ns;       /* since when */
+	uint64_t restore_ns;     /* how long it took */
 	uint32_t copy_from; /* of a fork: the page whose committed rows it gets, or PAGE_NONE */
 	uint32_t max_tokens;
 	bool interactive;
-	uint8_t phase;
+	bool shared;        /* of a fork: it has its parent's state */
+	uint8_t phase;      /* enum prompt_phase */
 	uint8_t found_kind; /* enum image_kind */
 };
 
 struct request_step {
 	struct mover_copy *copy; /* in flight */
-	uint32_t wanted;
 	uint8_t phase;
 };
 
@@ -94,10 +104,12 @@ struct request_batch {
 
 struct request_walk { /* of a core: check, drop */
 	uint32_t pool, at;
-	char *text;
-	size_t bytes;
 	uint64_t objects;
-	uint64_t left;
+	uint64_t copies; /* in KV-RAM, that went */
+	/* what it waits for, and how often it has begun to */
+	bool waits;
+	struct ram_marks marks;
+	uint32_t rounds;
 };
 
 struct request {
@@ -105,6 +117,7 @@ struct request {
 	struct list in_queue;   /* sequence.queue */
 	struct list in_ready;   /* session.ready */
 	struct list in_wait;    /* a list of a pool */
+	struct list *waits_in;  /* which one it was in last */
 	struct session *session;
 	struct sequence *sequence; /* NULL: of no sequence */
 	struct core_pool *pool;
@@ -118,6 +131,7 @@ struct request {
 	struct completion reply;
 	bool started;
 	bool waiting;
+	bool working; /* its sequence is busy with it */
 	bool interactive;
 	void *in; /* the copied payload, or NULL */
 	uint64_t in_charged;
@@ -145,8 +159,11 @@ bool range_is_zero(const void *bytes, size_t n);
 void request_start(struct request *r); /* as soon as its turn has come */
 void request_go(struct request *r);    /* run it for one budget, and what follows */
 void request_ready(struct request *r); /* run it in the next turn; keeps its place where it waits */
-/* Interactive before agent, then in the order submitted. */
+struct pool_rank request_rank(const struct request *r);
+/* Interactive before agent, then in the order submitted; of a sequence: its own open's. */
 bool request_outranks(const struct request *a, const struct request *b);
+/* Does somebody wait there who ranks above it? */
+bool request_is_behind(const struct list *where, const struct request *r);
 void request_wait(struct request *r, struct list *where); /* in rank order; arms the deadline */
 void request_end(struct request *r, int status);          /* abandon it */
 void request_finish(struct request *r);                   /* reply and forget */
@@ -166,6 +183,15 @@ enum run_result done(struct request *r);
 enum run_result refuse_heap(struct request *r, const char *what, uint64_t bytes);
 void refuse_sequence_heap(struct request *r, const struct sequence *q); /* charge_sequence failed */
 
+/* ---- fetch.c: pages that are in KV-RAM ---- */
+
+/* Of an open whose match goes on there. DONE: all are on the device, or it is refused; MORE: fewer
+ * are to be had, go on matching. */
+enum run_result request_fetch(struct request *r, uint32_t *budget);
+/* Its sequence has made room for others: it comes back before anything else. DONE: it is there, or
+ * the request is refused. */
+enum run_result request_bring_back(struct request *r, uint32_t *budget);
+
 /* ---- admission.c ---- */
 
 /* Have the pages of a sequence promised. True: they are. Else it waits, or it is an item of a
@@ -179,6 +205,8 @@ bool admission_pages(struct request *r, uint64_t most_tokens);
 /* Write a reply's elements to the range that the client named: as many as fit; count = n. */
 bool reply_array(struct request *r, uint32_t skip_bytes, const void *from, uint32_t n,
 		 uint32_t element_bytes);
+/* The version of a sequence's table in value1; whether its client must read all of it again. */
+void reply_version(struct request *r, struct seq *s);
 /* Handles of table entries first .. first + n - 1 of a sequence. */
 bool reply_pages(struct request *r, uint32_t skip_bytes, const struct seq *s, uint32_t first,
 		 uint32_t n);

@@ -29,7 +29,8 @@ struct sequence {
 	bool interactive;
 	bool closing;
 	uint64_t opened_ns; /* for the line at its end; a fork has had no prompt */
-	uint32_t prompt_tokens, cached_tokens, miss;
+	uint32_t prompt_tokens, cached_tokens, miss, tier;
+	uint64_t restore_ns;
 };
 
 /* Takes seq on success. 0, SLOTS_FULL or -ENOMEM. A sequence whose seq is NULL has expired. */

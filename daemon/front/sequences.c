@@ -191,6 +191,13 @@ static const char *const misses[] = {
     [PAYLOAD_MISS_RESTORE] = "fetching failed",
 };
 
+static const char *const tiers[] = {
+    [PAYLOAD_DEVICE] = "device",
+    [PAYLOAD_KV_RAM] = "KV-RAM",
+    [PAYLOAD_KV_DISK] = "KV-disk",
+    [PAYLOAD_NO_TIER] = "none",
+};
+
 void sequence_tell(const struct sequence *q, const char *how)
 {
 	struct core *c = q->pool->core;
@@ -201,12 +208,13 @@ void sequence_tell(const struct sequence *q, const char *how)
 	must(q->miss < PAYLOAD_MISS_COUNT);
 	log_write(c->log, LOG_LEVEL_DEBUG,
 		  "session %u: sequence %u.%u of pool %s %s: prompt %u tokens, cached %u, tier %s, "
-		  "%s; committed %u, %llu us",
+		  "%s; committed %u, %llu us, %llu of them fetching",
 		  q->session ? q->session->id : 0, q->handle.index, q->handle.generation,
 		  q->pool->config->name, how, q->prompt_tokens, q->cached_tokens,
-		  q->cached_tokens ? "device" : "none",
+		  q->prompt_tokens ? tiers[q->tier] : "none",
 		  q->prompt_tokens ? misses[q->miss] : "a fork", q->seq->committed,
-		  (unsigned long long)((clock_now(&c->clock) - q->opened_ns) / NS_PER_US));
+		  (unsigned long long)((clock_now(&c->clock) - q->opened_ns) / NS_PER_US),
+		  (unsigned long long)(q->restore_ns / NS_PER_US));
 }
 
 void sequence_abandon(struct sequence *q)

@@ -128,28 +128,65 @@ static void keep(struct match *m, uint32_t n)
 		if (retain_touch(&p->retain, m->path[i], m->tick, RETAIN_REUSED, &m->run) < 0)
 			break;
 	}
+	retain_set_interactive(&p->retain, m->run, m->wish->interactive);
 }
 
-/* A walk that ended between two pages of an image goes back to where that image begins. */
-static void leave_image(struct match *m)
+/* Only the first n pages of what was matched are wanted. */
+static void go_back(struct match *m, uint32_t n)
 {
 	struct pool *p = m->pool;
-	uint32_t page_tokens = p->limits.page_tokens;
-	uint32_t tokens = m->walk.position * page_tokens;
-	uint32_t out = leave_images(m->wish, tokens, page_tokens) / page_tokens;
 
-	/* In a hybrid pool find_state looks to that. */
-	if (p->hybrid || out == m->walk.position || !protection(images_are_whole))
-		return;
-	m->walk.missed = false;
-	m->end_reason = MATCH_IMAGE;
-	m->walk.position = out;
+	m->walk.position = n;
+	if (m->walk.on_device > n)
+		m->walk.on_device = n;
 	if (!m->tick)
 		return;
+	must(m->leaving == NODE_NONE);
 	m->leaving = m->held;
-	m->held = out ? m->path[out - 1] : p->prefix.nodes[m->path[0]].parent;
+	m->held = n ? m->path[n - 1] : p->prefix.nodes[m->path[0]].parent;
 	m->walk.node = m->held;
 	pool_hold(p, m->held);
+}
+
+/* A walk that ended between two pages of an image goes back to where that image begins, one that
+ * knows little more in KV-RAM to what is on the device. */
+static void end_walk(struct match *m)
+{
+	const struct pool *p = m->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+	uint32_t n = m->walk.position, whole, device;
+
+	m->seen = n;
+	/* In a hybrid pool find_state looks to that. */
+	if (p->hybrid)
+		return;
+	whole = leave_images(m->wish, n * page_tokens, page_tokens) / page_tokens;
+	if (whole < n && protection(images_are_whole)) {
+		m->walk.missed = false;
+		m->end_reason = MATCH_IMAGE;
+		n = whole;
+	}
+	/* What could be reused without it. */
+	device = leave_images(m->wish, m->walk.on_device * page_tokens, page_tokens) / page_tokens;
+	if (n > m->walk.on_device &&
+	    (uint64_t)(n - device) * page_tokens < p->limits.ram_floor_tokens) {
+		m->walk.missed = false;
+		m->end_reason = MATCH_FLOOR;
+		n = device;
+	}
+	if (n < m->walk.position)
+		go_back(m, n);
+}
+
+void match_cut(struct match *m, uint32_t n)
+{
+	must(m->done && m->tick && n < m->walk.position && !m->pool->hybrid);
+	m->walk.missed = false;
+	m->end_reason = MATCH_RESTORE;
+	n = leave_images(m->wish, n * m->pool->limits.page_tokens, m->pool->limits.page_tokens) /
+	    m->pool->limits.page_tokens;
+	go_back(m, n);
+	m->done = false;
 }
 
 /* The images that begin in page `index`; pages come in order. */
@@ -175,7 +212,9 @@ static bool look_further(struct match *m, uint32_t *budget)
 	uint32_t page_tokens = p->limits.page_tokens;
 	uint32_t end = m->wish->n_tokens / page_tokens;
 
-	while (m->walk.missed && m->looked < end && !(m->ghosts_end && m->shadow_misses)) {
+	bool all = m->walk.missed || m->end_reason == MATCH_FLOOR;
+
+	while (all && m->looked < end && !(m->ghosts_end && m->shadow_misses)) {
 		const uint32_t *tokens = m->wish->tokens + (uint64_t)m->looked * page_tokens;
 		const struct key_image *images;
 		uint32_t n_images = images_of(m, m->looked, &images);
@@ -205,8 +244,8 @@ static void begin_further(struct match *m)
 
 	m->further = true;
 	m->key = m->walk.key;
-	m->looked = m->walk.position;
-	m->known = m->walk.position;
+	m->looked = m->seen;
+	m->known = m->seen;
 	if (m->known)
 		m->deepest = retain_tick_of(&p->retain, m->path[m->known - 1]);
 	m->ghosts_end = !p->retain.learned;
@@ -229,6 +268,7 @@ static bool touch_matched(struct match *m, uint32_t *budget)
 		if (retain_touch(retain, m->path[m->touched], m->tick, RETAIN_REUSED, &m->run) < 0)
 			break;
 	}
+	retain_set_interactive(retain, m->run, m->wish->interactive);
 	return true;
 }
 
@@ -300,6 +340,8 @@ static void find_state(struct match *m)
 	m->known_tokens = m->walk.position * page_tokens;
 	m->walk.node = node;
 	m->walk.position = position;
+	if (m->walk.on_device > position)
+		m->walk.on_device = position;
 	m->tokens = m->image == IMAGE_NONE ? 0 : p->images.image[m->image].tokens;
 	if (!m->tick)
 		return;
@@ -360,7 +402,7 @@ int match_turn(struct match *m, uint32_t *budget)
 	if (!m->tick && p->prefix.nodes[m->walk.node].id != m->node_id) {
 		/* Its place was given up between two turns: nothing is known from there on. */
 		m->walk.missed = true;
-		leave_image(m);
+		end_walk(m);
 		m->done = true;
 		m->tokens = p->hybrid ? 0 : m->walk.position * page_tokens;
 		m->known_tokens = m->tokens;
@@ -378,7 +420,7 @@ int match_turn(struct match *m, uint32_t *budget)
 		keep(m, n);
 	if (!m->walk.missed && m->walk.position < m->end)
 		return POOL_MORE;
-	leave_image(m);
+	end_walk(m);
 	return finish(m, budget);
 }
 
@@ -411,5 +453,7 @@ void match_count(const struct match *m)
 	s->open_hits += tokens > 0;
 	s->prompt_tokens += m->wish->n_tokens;
 	s->reused_tokens += tokens;
+	s->ram_hits += m->walk.position > m->walk.on_device;
+	s->ram_hit_pages += m->walk.position - m->walk.on_device;
 	s->pages_missed += m->wish->n_tokens / m->pool->limits.page_tokens - m->walk.position;
 }

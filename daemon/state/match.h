@@ -11,8 +11,10 @@
  * its bytes. What it matched it touches after that.
  * Where reuse may end: with at least the last token left to compute, within the client's limit,
  * never inside an image; in a dense pool at a page boundary, in a hybrid one where a state was
- * captured. An open that finds a state has a claim on it until the caller has copied its image
- * (pool_claim_done), and is a user of the state's node.
+ * captured. A walk goes on through pages that are in KV-RAM only; if they reach too little beyond
+ * those on the device to be worth fetching, it goes back to these. An open that finds a state has a
+ * claim on it until the caller has copied its image (pool_claim_done), and is a user of the state's
+ * node.
  *
  * Owner: the core thread. Tokens, images and path are the caller's and outlive the walk.
  */
@@ -27,6 +29,8 @@ enum match_miss { /* equal to enum payload_miss */
 		  MATCH_IMAGE,
 		  MATCH_LIMIT,
 		  MATCH_GONE,
+		  MATCH_FLOOR,   /* there is more in KV-RAM, but too little to fetch it */
+		  MATCH_RESTORE, /* fetching it failed */
 };
 
 struct match_wish {
@@ -36,7 +40,8 @@ struct match_wish {
 	uint32_t n_images;
 	uint32_t max_cached_tokens; /* UINT32_MAX: no limit */
 	uint16_t name_space;
-	bool off; /* match nothing */
+	bool off;         /* match nothing */
+	bool interactive; /* what it touches is kept in KV-RAM above what agents touch */
 	uint8_t variant[KEY_VARIANT_BYTES];
 };
 
@@ -48,6 +53,7 @@ struct match {
 	uint32_t end;               /* pages that may match at most */
 	uint32_t images_passed;     /* of wish->images, that begin before the next page */
 	enum match_miss end_reason; /* why not more than `end` */
+	uint32_t seen;              /* pages that the walk found, before it went back */
 	uint64_t tick;              /* 0: a lookup */
 	uint64_t node_id;           /* a lookup's: of walk.node */
 	uint32_t run;               /* an open's: pages that it reuses */
@@ -89,6 +95,10 @@ static inline uint32_t match_tokens(const struct match *m)
 }
 
 enum match_miss match_reason(const struct match *m);
+
+/* Pages of a finished walk that are not on the device: those from walk.on_device on. If one of them
+ * cannot be fetched: only the first n pages are had, and match_turn has work to do again. */
+void match_cut(struct match *m, uint32_t n);
 
 /* Count a finished walk in the pool's counters. */
 void match_count(const struct match *m);

@@ -106,6 +106,22 @@ int pages_take(struct pages *p, uint32_t *page)
 	return 0;
 }
 
+int pages_take_any(struct pages *p, uint32_t *page)
+{
+	uint32_t at = p->first_dirty;
+
+	if (at == PAGE_NONE)
+		return pages_take(p, page);
+	p->first_dirty = p->page[at].next;
+	must(p->page[at].generation % 2 == 0);
+	p->page[at].name_space = 0;
+	move(p, at, PAGE_DIRTY, PAGE_PRIVATE);
+	p->page[at].generation++;
+	p->page[at].references = 1;
+	*page = at;
+	return 0;
+}
+
 void pages_assign(struct pages *p, uint32_t page, uint16_t name_space)
 {
 	struct page *it = &p->page[page];

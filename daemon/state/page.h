@@ -67,6 +67,8 @@ void pages_deinit(struct pages *p);
 uint64_t pages_bytes_for(uint64_t capacity); /* address space that it takes */
 
 int pages_take(struct pages *p, uint32_t *page); /* clean -> private, 1 reference; or EMPTY */
+/* The same for who overwrites all of it: what it reads as is anything, a dirty one will do. */
+int pages_take_any(struct pages *p, uint32_t *page);
 /* Count a private page for this namespace; it was counted for namespace 0. */
 void pages_assign(struct pages *p, uint32_t page, uint16_t name_space);
 /* One more or one less table holds a private page; the last one gives it back. */

@@ -33,7 +33,8 @@ uint64_t pool_index_bytes(const struct pool_limits *l)
 	    pages_bytes_for(l->pages) + prefix_bytes_for(most_nodes(l), l->page_tokens);
 
 	if (has_order(l)) {
-		bytes += retain_bytes_for(l->pages, learned_pages, l->name_spaces);
+		bytes +=
+		    retain_bytes_for(l->pages, learned_pages, l->name_spaces, l->ram_pages > 0);
 		bytes += l->shadow_lru ? shadow_bytes_for(cache_pages(l)) : 0;
 	}
 	return bytes + (l->lanes ? images_bytes_for(l->lanes, l->retained_slots) : 0);
@@ -42,10 +43,11 @@ uint64_t pool_index_bytes(const struct pool_limits *l)
 static int start_order(struct pool *p)
 {
 	const struct pool_limits *l = &p->limits;
-	int r = retain_init(&p->retain, &p->prefix, l->pages);
+	int r = retain_init(&p->retain, &p->prefix, l->pages + l->ram_pages);
 
+	p->retain.has_ram = l->ram_pages > 0;
 	if (!r && l->order == RETAIN_LEARNED)
-		r = retain_learn(&p->retain, l->pages, cache_pages(l));
+		r = retain_learn(&p->retain, l->pages + l->ram_pages, cache_pages(l));
 	if (!r && l->shadow_lru)
 		r = shadow_init(&p->shadow, cache_pages(l));
 	return r;
@@ -62,14 +64,18 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 	*p = (struct pool){.limits = *limits,
 			   .retain = {.prefix = &p->prefix, .first_free = RUN_NONE}};
 	list_init(&p->members);
+	list_init(&p->ranked[0]);
+	list_init(&p->ranked[1]);
 	r = pages_init(&p->pages, limits->pages);
 	if (!r)
-		r = prefix_init(&p->prefix, most_nodes(limits), limits->page_tokens, maker, stamp);
+		r = prefix_init(&p->prefix, most_nodes(limits) + limits->ram_pages,
+				limits->page_tokens, maker, stamp);
 	if (!r && has_order(limits))
 		r = start_order(p);
 	if (!r && limits->lanes)
 		r = images_init(&p->images, limits->lanes, limits->retained_slots);
 	p->hybrid = limits->lanes > 0;
+	p->retain.interactive_ttl_ns = limits->interactive_ttl_ns;
 	if (r)
 		pool_deinit(p);
 	return r;
@@ -97,7 +103,7 @@ void pool_set_quota(struct pool *p, uint16_t name_space, uint64_t quota_pages,
 }
 
 /* The indexed page of a node became live, or retained. */
-static void count_live(struct pool *p, uint32_t node, int change)
+void pool_count_live(struct pool *p, uint32_t node, int change)
 {
 	struct pool_share *share = &p->shares[p->prefix.nodes[node].name_space];
 
@@ -116,20 +122,40 @@ void pool_hold(struct pool *p, uint32_t node)
 		again = prefix_hold(&p->prefix, node);
 		if (!idle)
 			continue;
-		count_live(p, node, 1);
-		retain_busy(&p->retain, node);
+		p->prefix.nodes[node].moves &= (uint8_t) ~(NODE_TRIED | NODE_TRIED_AGAIN);
+		if (p->prefix.nodes[node].moves & NODE_LEAVING && protection(wanted_pages_stay))
+			pool_stay(p, node);
+		pool_count_live(p, node, 1);
+		retain_look(&p->retain, node);
 	}
 }
 
 static void trim(struct pool *p, uint64_t most);
-static void evict(struct pool *p, uint32_t node);
+
+#ifdef KVHOST_TESTING
+void (*pool_evict_hook)(const struct pool *p, uint32_t node);
+
+static void tell_evict(const struct pool *p, uint32_t node)
+{
+	if (pool_evict_hook)
+		pool_evict_hook(p, node);
+}
+#else
+static void tell_evict(const struct pool *p, uint32_t node)
+{
+	(void)p;
+	(void)node;
+}
+#endif
 
 /* In a hybrid pool a page is of use only with a state at or behind it. */
 static void drop_useless(struct pool *p, uint32_t node)
 {
 	if (p->hybrid && p->prefix.nodes[node].kind == NODE_TOKENS &&
-	    prefix_may_leave(&p->prefix, node, TIER_DEVICE))
-		evict(p, node);
+	    prefix_may_leave(&p->prefix, node, TIER_DEVICE)) {
+		tell_evict(p, node);
+		pool_evict(p, node);
+	}
 }
 
 void pool_keep(struct pool *p, uint32_t node)
@@ -191,10 +217,10 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 
 		--*budget;
 		if (last)
-			count_live(p, at, -1);
+			pool_count_live(p, at, -1);
 		*node = prefix_release(&p->prefix, at);
 		if (last) {
-			retain_idle(&p->retain, at);
+			retain_look(&p->retain, at);
 			drop_useless(p, at);
 		}
 		retained |= last;
@@ -214,31 +240,18 @@ void pool_index(struct pool *p, uint32_t node, uint32_t page)
 
 	pages_index(&p->pages, page, node);
 	prefix_put_copy(&p->prefix, node, TIER_DEVICE, page);
+	retain_put(&p->retain, node, TIER_DEVICE);
 	p->indexed++;
 	share->indexed++;
 	if (p->prefix.nodes[node].users)
-		count_live(p, node, 1);
-	/* The parent has a child on the device now: it is not next to go. */
-	retain_busy(&p->retain, p->prefix.nodes[node].parent);
+		pool_count_live(p, node, 1);
+	/* A copy below may go now, if there is one; and the parent has a child on the device: it is
+	 * not next to go. */
+	retain_look(&p->retain, node);
+	retain_look(&p->retain, p->prefix.nodes[node].parent);
 }
 
-#ifdef KVHOST_TESTING
-void (*pool_evict_hook)(const struct pool *p, uint32_t node);
-
-static void tell_evict(const struct pool *p, uint32_t node)
-{
-	if (pool_evict_hook)
-		pool_evict_hook(p, node);
-}
-#else
-static void tell_evict(const struct pool *p, uint32_t node)
-{
-	(void)p;
-	(void)node;
-}
-#endif
-
-static void evict(struct pool *p, uint32_t node)
+static void evict_one(struct pool *p, uint32_t node)
 {
 	struct node *n = &p->prefix.nodes[node];
 	struct pool_share *share = &p->shares[n->name_space];
@@ -246,15 +259,44 @@ static void evict(struct pool *p, uint32_t node)
 	uint32_t parent = n->parent;
 
 	must(page != COPY_NONE);
-	tell_evict(p, node);
-	retain_remove(&p->retain, node);
+	if (n->moves & NODE_LEAVING) {
+		must(p->leaving > 0 && share->leaving > 0);
+		p->leaving--;
+		share->leaving--;
+	}
+	p->stats.discards += n->copies[TIER_RAM] == COPY_NONE;
+	if (n->moves & NODE_FAILED && n->users)
+		pool_count_live(p, node, -1);
+	retain_remove(&p->retain, node, TIER_DEVICE);
 	prefix_drop_copy(&p->prefix, node, TIER_DEVICE);
 	pages_unindex(&p->pages, page);
 	must(p->indexed > 0 && share->indexed > 0);
 	p->indexed--;
 	share->indexed--;
 	p->stats.evictions++;
-	retain_idle(&p->retain, parent);
+	retain_look(&p->retain, parent);
+}
+
+bool pool_may_follow(const struct pool *p, uint32_t node)
+{
+	const struct node *n = &p->prefix.nodes[node];
+
+	if (n->children_in[TIER_DEVICE] || n->children_leaving)
+		return false;
+	return n->moves & NODE_FAILED ||
+	       (n->moves & NODE_LEAVING && !(n->moves & NODE_FILLING_RAM));
+}
+
+void pool_evict(struct pool *p, uint32_t node)
+{
+	uint32_t parent;
+
+	/* Nothing stands on nothing: what is to go was there for this one's sake. */
+	for (bool again = true; again; node = parent) {
+		parent = p->prefix.nodes[node].parent;
+		evict_one(p, node);
+		again = pool_may_follow(p, parent);
+	}
 }
 
 enum claim { /* of a namespace on what it holds, the weakest first */
@@ -267,7 +309,7 @@ enum claim { /* of a namespace on what it holds, the weakest first */
 static enum claim claim_of(const struct pool *p, uint16_t name_space)
 {
 	const struct pool_share *share = &p->shares[name_space];
-	uint64_t held = pool_held(p, name_space);
+	uint64_t held = pool_held(p, name_space) - share->leaving;
 
 	if (share->quota_pages && held > share->quota_pages)
 		return CLAIM_OVER_QUOTA;
@@ -279,18 +321,17 @@ static enum claim claim_of(const struct pool *p, uint16_t name_space)
 static uint32_t next_victim(const struct pool *p)
 {
 	uint64_t with_claim[CLAIMS] = {0};
+	struct retain_rank rank;
 
 	if (!p->has_rules || !protection(guarantees_are_kept))
-		return retain_next(&p->retain, UINT64_MAX);
+		return retain_next(&p->retain, TIER_DEVICE, UINT64_MAX, &rank);
 	for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-		uint64_t tick;
-
-		if (retain_victim(&p->retain, ns, &tick) != NODE_NONE)
+		if (retain_victim(&p->retain, TIER_DEVICE, ns, &rank) != NODE_NONE)
 			with_claim[claim_of(p, ns)] |= 1ull << ns;
 	}
 	for (int i = 0; i < CLAIMS; i++) {
 		if (with_claim[i])
-			return retain_next(&p->retain, with_claim[i]);
+			return retain_next(&p->retain, TIER_DEVICE, with_claim[i], &rank);
 	}
 	return NODE_NONE;
 }
@@ -311,36 +352,45 @@ uint32_t pool_next_state(const struct pool *p)
 	return image_victim(&p->images, IMAGE_NONE);
 }
 
-/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all); false: there is
- * nothing to give up. */
-static bool give_up_one(struct pool *p, uint16_t name_space)
+/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
+ * is nothing to give up; POOL_WAIT: not now. */
+static int give_up_one(struct pool *p, uint16_t name_space)
 {
 	bool all = name_space == RETAIN_NAMESPACES;
-	uint64_t tick;
+	struct retain_rank rank;
 	uint32_t victim;
 
 	if (p->hybrid) {
 		victim = all ? pool_next_state(p) : image_victim(&p->images, name_space);
 		if (victim == IMAGE_NONE)
-			return false;
+			return POOL_NEVER;
 		pool_give_up(p, victim);
-		return true;
+		return 0;
 	}
-	victim = all ? next_victim(p) : retain_victim(&p->retain, name_space, &tick);
+	victim = all ? next_victim(p) : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
 	if (victim == NODE_NONE)
-		return false;
-	evict(p, victim);
-	return true;
+		return POOL_NEVER;
+	tell_evict(p, victim);
+	return pool_send_down(p, victim);
 }
 
-void pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
+bool pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
 {
-	uint64_t quota = p->shares[name_space].quota_pages;
+	const struct pool_share *share = &p->shares[name_space];
+	uint64_t quota = share->quota_pages;
 
-	while (quota && pool_held(p, name_space) + n > quota && protection(quotas_are_kept)) {
-		if (!give_up_one(p, name_space))
-			return;
+	if (!quota || !protection(quotas_are_kept))
+		return true;
+	while (pool_held(p, name_space) - share->leaving + n > quota) {
+		int r = give_up_one(p, name_space);
+
+		if (r == POOL_WAIT)
+			return false;
+		if (r)
+			break;
 	}
+	/* What leaves will have left; what arrives for nobody can be given up then. */
+	return pool_held(p, name_space) + n <= quota || share->leaving + share->arriving == 0;
 }
 
 bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages)
@@ -361,8 +411,8 @@ static bool frees_pages(const struct pool *p)
 
 bool pool_make_room(struct pool *p, uint32_t n)
 {
-	while (pages_free(&p->pages) < n) {
-		if (!frees_pages(p) || !give_up_one(p, RETAIN_NAMESPACES))
+	while (pages_free(&p->pages) + p->leaving + p->parting < n) {
+		if (!frees_pages(p) || give_up_one(p, RETAIN_NAMESPACES))
 			return false;
 	}
 	return true;
@@ -370,11 +420,17 @@ bool pool_make_room(struct pool *p, uint32_t n)
 
 static void trim(struct pool *p, uint64_t most)
 {
-	for (; most > 0 && p->indexed > p->limits.prefix_budget; most--) {
-		if (!protection(budget_is_kept) || !frees_pages(p) ||
-		    !give_up_one(p, RETAIN_NAMESPACES))
+	for (; most > 0 && p->indexed - p->leaving > p->limits.prefix_budget; most--) {
+		int r;
+
+		if (!protection(budget_is_kept) || !frees_pages(p))
+			return;
+		r = give_up_one(p, RETAIN_NAMESPACES);
+		p->trim_is_due |= r == POOL_WAIT;
+		if (r)
 			return;
 	}
+	p->trim_is_due &= most == 0;
 }
 
 void pool_trim(struct pool *p)
@@ -382,13 +438,49 @@ void pool_trim(struct pool *p)
 	trim(p, UINT64_MAX);
 }
 
+/* It, or what stands on it, is on its way down, or is read there: it cannot go for nowhere now. */
+static bool is_copied_down(const struct pool *p, uint32_t node)
+{
+	const struct node *n = &p->prefix.nodes[node];
+
+	return n->moves & NODE_FILLING_RAM || n->children_in[TIER_RAM];
+}
+
 bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 {
+	bool all = name_space == RETAIN_NAMESPACES;
+	struct retain_rank rank;
+
+	if (!pool_drop_ram(p, name_space, budget))
+		return false;
 	for (; *budget; --*budget) {
-		if (!give_up_one(p, name_space))
+		uint32_t victim;
+
+		if (p->hybrid) {
+			if (give_up_one(p, name_space))
+				return true;
+			continue;
+		}
+		victim = all ? next_victim(p)
+			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+		if (victim == NODE_NONE)
+			return true;
+		if (p->prefix.nodes[victim].parked)
+			return pool_send_down(p, victim) != 0;
+		tell_evict(p, victim);
+		if (!is_copied_down(p, victim))
+			pool_evict(p, victim);
+		else if (pool_send_down(p, victim))
 			return true;
 	}
 	return false;
+}
+
+uint64_t pool_promisable(const struct pool *p)
+{
+	bool more = p->below && !p->hybrid && p->limits.live_in_ram;
+
+	return p->limits.pages + (more ? p->below->room(p->below->context) : 0);
 }
 
 int pool_may_admit(const struct pool *p, uint64_t ceiling)
@@ -401,7 +493,7 @@ int pool_may_admit(const struct pool *p, uint64_t ceiling)
 		return POOL_WAIT;
 	if (!protection(ceilings_are_kept))
 		return 0;
-	return taken <= p->limits.pages - ceiling ? 0 : POOL_WAIT;
+	return taken + ceiling <= pool_promisable(p) ? 0 : POOL_WAIT;
 }
 
 static const char *check_sequences(const struct pool *p)
@@ -434,6 +526,7 @@ static const char *check_sequences(const struct pool *p)
 const char *pool_check(const struct pool *p, bool everything)
 {
 	uint64_t indexed = 0, live = 0, ceilings = 0, surplus = 0, allocated;
+	uint64_t leaving = 0, in_ram = 0;
 	uint32_t at = 0;
 	const char *wrong;
 
@@ -455,11 +548,12 @@ const char *pool_check(const struct pool *p, bool everything)
 		    p->pages.count[PAGE_DRAINING] + p->pages.count[PAGE_QUARANTINED];
 	if (allocated + pages_free(&p->pages) != p->limits.pages)
 		return "free and allocated pages are not the capacity";
-	if (p->indexed > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
-	    p->live < p->indexed &&
+	if (p->indexed - p->leaving > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
+	    p->live < p->indexed && p->leaving + p->arriving == 0 && !p->trim_is_due &&
 	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
-	if ((uint32_t)__builtin_popcountll(p->retain.name_spaces) > p->limits.name_spaces)
+	if ((uint32_t)__builtin_popcountll(p->retain.name_spaces[ORDER_DEVICE]) >
+	    p->limits.name_spaces)
 		return "more namespaces have pages than were counted on";
 	if (p->pages.refused_references)
 		return "a reference was taken back at 0";
@@ -470,7 +564,11 @@ const char *pool_check(const struct pool *p, bool everything)
 		const struct node *n = &p->prefix.nodes[i];
 		uint32_t page = n->copies[TIER_DEVICE];
 
-		if (n->kind == NODE_FREE || n->kind == NODE_ROOT || page == COPY_NONE)
+		if (n->kind == NODE_FREE || n->kind == NODE_ROOT)
+			continue;
+		leaving += !!(n->moves & NODE_LEAVING);
+		in_ram += n->copies[TIER_RAM] != COPY_NONE;
+		if (page == COPY_NONE)
 			continue;
 		live += n->users > 0;
 		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
@@ -480,6 +578,8 @@ const char *pool_check(const struct pool *p, bool everything)
 	}
 	if (live != p->live)
 		return "the number of live pages is wrong";
+	if (leaving != p->leaving || in_ram != p->in_ram)
+		return "the number of pages that leave, or that are in KV-RAM, is wrong";
 	wrong = prefix_check(&p->prefix, &at, UINT32_MAX);
 	if (!wrong)
 		wrong = retain_check(&p->retain);

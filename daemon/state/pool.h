@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "daemon/base/list.h"
+#include "daemon/state/below.h"
 #include "daemon/state/image.h"
 #include "daemon/state/page.h"
 #include "daemon/state/prefix.h"
@@ -36,6 +37,19 @@ struct pool_stats { /* counters; they only grow */
 	uint64_t admission_waits;
 	uint64_t capture_skips[8]; /* by enum capture_skip */
 	uint64_t steps_ended;      /* by the daemon */
+	/* pages between the device and KV-RAM */
+	uint64_t spills, spills_failed; /* written into KV-RAM */
+	uint64_t spills_kept; /* of them: wanted again meanwhile, so they stay on the device */
+	uint64_t releases;    /* given up on the device without a write: a copy was below */
+	uint64_t restores, restores_failed;
+	uint64_t parked_pages;   /* pages that live sequences gave up for those above them */
+	uint64_t returned_pages; /* and got back */
+	uint64_t lost_sequences; /* that could not */
+	uint64_t discards;       /* left for nowhere, from either tier */
+	uint64_t ram_displaced;  /* given up in KV-RAM for what ranks above */
+	uint64_t ram_refused;    /* not taken into KV-RAM: nothing there ranks below */
+	uint64_t ram_hits;       /* opens that chose a match in KV-RAM */
+	uint64_t ram_hit_pages;  /* and the pages that they asked for from there */
 };
 
 struct pool_share { /* what one namespace has in it, and may have */
@@ -46,20 +60,27 @@ struct pool_share { /* what one namespace has in it, and may have */
 	uint64_t surplus;
 	uint64_t quota_pages;      /* indexed and private together, at most; 0 = no limit */
 	uint64_t guaranteed_pages; /* as long as it has no more, others' retained pages go first */
+	uint64_t leaving;          /* of the indexed ones: on their way to KV-RAM */
+	uint64_t arriving;         /* of the indexed ones: on their way from there */
+	uint64_t in_ram;           /* pages with a copy in KV-RAM */
 };
 
 struct pool_limits {
 	uint32_t pages;
 	uint32_t page_tokens;
 	uint32_t max_sequence_tokens;
-	uint32_t nodes;         /* most that may be known, if there is reuse; at least pages */
-	uint32_t name_spaces;   /* how many may use it */
+	uint32_t nodes;       /* most that may be known, if there is reuse; at least pages */
+	uint32_t ram_pages;   /* and beside them in KV-RAM, which pays for what is known of them */
+	uint32_t name_spaces; /* how many may use it */
 	uint64_t prefix_budget; /* indexed pages; 0 = no reuse */
 	enum retain_policy order;
 	bool shadow_lru; /* count what LRU would have had */
 	uint32_t lanes;  /* of a hybrid pool; 0: it is dense */
 	uint32_t retained_slots;
 	uint32_t min_capture_tokens; /* no state is captured before */
+	uint32_t ram_floor_tokens;   /* a match in KV-RAM must reach so much further */
+	uint64_t interactive_ttl_ns; /* see retain.h */
+	bool live_in_ram;            /* live sequences may be promised what is below, too */
 };
 
 struct pool {
@@ -76,6 +97,16 @@ struct pool {
 	uint64_t surplus;  /* pages in use that no ceiling covers */
 	uint64_t sequences;
 	uint64_t open_steps;
+	uint64_t leaving;        /* of the indexed ones: on their way to KV-RAM */
+	uint64_t arriving;       /* of the indexed ones: on their way from there */
+	uint64_t in_ram;         /* nodes with a copy there */
+	uint64_t parting;        /* private pages that are being copied there */
+	uint64_t in_ram_private; /* places there of private pages */
+	struct list ranked[2];   /* struct seq.in_rank: agents', interactive; by their serial */
+	/* What was to be given up for the budget could not go, or stayed as its copy failed: the
+	 * next reference that is dropped makes up for it. */
+	bool trim_is_due;
+	const struct pool_below *below; /* NULL: there is none */
 	struct pool_share shares[RETAIN_NAMESPACES];
 	bool has_rules; /* some namespace has a quota or a guarantee */
 	struct pool_stats stats;
@@ -96,6 +127,8 @@ enum pool_outcome {
 	POOL_SLOT,     /* a receipt names a foreign slot */
 	POOL_MORE,     /* the budget of this turn is used up: call again */
 	POOL_QUOTA,    /* the namespace must end something of its own first */
+	POOL_FULL,     /* no page is free yet */
+	POOL_LOST,     /* its bytes are gone */
 };
 
 /* 0 or -ENOMEM. The key maker outlives the pool. */
@@ -146,17 +179,36 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget);
 /* The device copy of a node is this private page from now on. */
 void pool_index(struct pool *p, uint32_t node, uint32_t page);
 
+/* ---- pool_tiers.c: between the device and the tier below ---- */
+
+/* Fetch a page that is in use and in KV-RAM, not on the device: 0, its copy is on the way;
+ * POOL_WAIT: no page is free, or its namespace has too many: make room first; POOL_NEVER: the page
+ * before it is not on the device, nor on its way: it could not be fetched. */
+int pool_fetch(struct pool *p, uint32_t node);
+/* How a copy ended, in the order of the asking. */
+void pool_came_down(struct pool *p, uint32_t node, int result);
+void pool_came_up(struct pool *p, uint32_t node, int result);
+/* A live sequence needs its bytes, in whatever tier; or no longer. */
+void pool_park(struct pool *p, uint32_t node);
+void pool_unpark(struct pool *p, uint32_t node);
+/* The copy in KV-RAM goes (prefix_may_leave); what is on the device as well stays there. */
+void pool_give_up_ram(struct pool *p, uint32_t node);
+/* Give up what KV-RAM holds of a namespace (RETAIN_NAMESPACES: of all), at most *budget; true when
+ * there is nothing more that could go now. */
+bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget);
+
 #ifdef KVHOST_TESTING
 /* Called before the page of a node is given up. NULL: nobody watches. */
 extern void (*pool_evict_hook)(const struct pool *p, uint32_t node);
 #endif
 
-/* Give up retained pages until `n` are free (clean, dirty, being zeroed). true: they are. */
+/* Give up retained pages until `n` are free (clean, dirty, being zeroed) or will be. true: they
+ * are, or will be. */
 bool pool_make_room(struct pool *p, uint32_t n);
 
 /* Give up retained pages of a namespace until `n` more are within its quota. Its live and private
- * ones always are: admission counts ceilings. */
-void pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n);
+ * ones always are: admission counts ceilings. False: not before those that leave have left. */
+bool pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n);
 
 /* May a namespace promise so many more pages to its sequences? */
 bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages);
@@ -164,17 +216,30 @@ bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages
 /* Give up retained pages above the budget. */
 void pool_trim(struct pool *p);
 
-/* Give up the retained pages of a namespace (RETAIN_NAMESPACES: of all), at most *budget; true
- * when none is left. */
+/* Give up the retained pages of a namespace (RETAIN_NAMESPACES: of all) for nowhere, from all
+ * tiers, at most *budget; true when none is left that could go now. */
 bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget);
 
-/* May a sequence with this ceiling be admitted now? 0, WAIT or NEVER. */
+/* Pages that may be promised: those of the pool, and what live sequences may have in KV-RAM. */
+uint64_t pool_promisable(const struct pool *p);
+/* May a sequence with this ceiling be admitted now? Its own must fit the pool, all together the
+ * pool and what live sequences may have in KV-RAM. 0, WAIT or NEVER. */
 int pool_may_admit(const struct pool *p, uint64_t ceiling);
 
 static inline uint64_t pool_retained(const struct pool *p)
 {
 	return p->indexed - p->live;
 }
+
+/* Shared by pool.c and pool_tiers.c. */
+void pool_count_live(struct pool *p, uint32_t node, int change);
+void pool_evict(struct pool *p, uint32_t node); /* its device copy goes, now */
+/* Its device copy was to go as soon as nothing stands on it: it goes now. */
+bool pool_may_follow(const struct pool *p, uint32_t node);
+/* If it is leaving it stays after all, and with it what was to leave after it. */
+void pool_stay(struct pool *p, uint32_t node);
+/* The page of a node is given up: 0 it is free or will be; POOL_WAIT: not now. */
+int pool_send_down(struct pool *p, uint32_t node);
 
 /* Compares the maintained sums with what they sum. `everything`: also walks all nodes, runs and
  * pages. NULL, or what does not hold. */

@@ -176,6 +176,8 @@ static uint32_t node_take(struct prefix *p)
 	    .copies = {COPY_NONE, COPY_NONE, COPY_NONE},
 	    .run = RUN_NONE,
 	    .state = STATE_NONE,
+	    .ram_above = NODE_NONE,
+	    .ram_below = NODE_NONE,
 	};
 	return at;
 }
@@ -207,7 +209,7 @@ static void node_settle(struct prefix *p, uint32_t node)
 		uint32_t parent = n->parent;
 
 		must(n->kind != NODE_FREE);
-		if (n->users || n->kept || n->children || has_copy(n))
+		if (n->users || n->kept || n->parked || n->children || has_copy(n))
 			return;
 		must(n->state == STATE_NONE);
 		must(n->run == RUN_NONE);
@@ -364,6 +366,11 @@ static void hash_group(const struct prefix *p, struct match_group *g, struct key
 	}
 }
 
+static bool can_be_read(const struct node *n)
+{
+	return node_is_on_device(n) || node_is_in_ram(n);
+}
+
 uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t *tokens,
 		      uint32_t n_pages, const struct key_image *images, uint32_t n_images,
 		      uint32_t *path)
@@ -392,10 +399,12 @@ uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t
 						  tokens + (uint64_t)matched * p->page_tokens,
 						  p->page_tokens, now->images[i], now->n_images[i]);
 
-			if (node == NODE_NONE || p->nodes[node].copies[TIER_DEVICE] == COPY_NONE) {
+			if (node == NODE_NONE || !can_be_read(&p->nodes[node])) {
 				walk->missed = true;
 				return matched;
 			}
+			if (walk->on_device == walk->position && node_is_on_device(&p->nodes[node]))
+				walk->on_device++;
 			walk->node = node;
 			walk->key = now->key[i];
 			walk->position++;
@@ -472,7 +481,20 @@ void prefix_put_copy(struct prefix *p, uint32_t node, enum tier tier, uint32_t p
 	must(n->kind != NODE_FREE && n->kind != NODE_ROOT);
 	must(n->copies[tier] == COPY_NONE && place != COPY_NONE);
 	n->copies[tier] = place;
+	n->moves &= (uint8_t)~NODE_LOST;
 	p->nodes[n->parent].children_in[tier]++;
+}
+
+static void forget_copy(struct prefix *p, uint32_t parent, enum tier tier)
+{
+	must(p->nodes[parent].children_in[tier] > 0);
+	p->nodes[parent].children_in[tier]--;
+}
+
+static void forget_leaving(struct prefix *p, uint32_t parent)
+{
+	must(p->nodes[parent].children_leaving > 0);
+	p->nodes[parent].children_leaving--;
 }
 
 void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier)
@@ -480,12 +502,41 @@ void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier)
 	struct node *n = &p->nodes[node];
 
 	must(n->copies[tier] != COPY_NONE);
-	must((n->users == 0 && n->kept == 0) || !protection(used_pages_stay));
+	must(tier != TIER_DEVICE || n->children_leaving == 0 || !protection(parents_stay));
+	must(tier != TIER_DEVICE || (n->users == 0 && n->kept == 0) || n->moves & NODE_FAILED ||
+	     !protection(used_pages_stay));
 	must(n->children_in[tier] == 0 || !protection(parents_stay));
 	n->copies[tier] = COPY_NONE;
-	must(p->nodes[n->parent].children_in[tier] > 0);
-	p->nodes[n->parent].children_in[tier]--;
+	if (n->moves & NODE_FAILED && !has_copy(n))
+		n->moves |= NODE_LOST;
+	if (tier == TIER_DEVICE && n->moves & NODE_LEAVING)
+		forget_leaving(p, n->parent);
+	else
+		forget_copy(p, n->parent, tier);
+	n->moves &= tier == TIER_DEVICE ? (uint8_t) ~(NODE_LEAVING | NODE_FILLING | NODE_FAILED |
+						      NODE_TRIED | NODE_TRIED_AGAIN)
+					: (uint8_t) ~(NODE_FILLING_RAM | NODE_SPOILT_RAM);
 	node_settle(p, node);
+}
+
+void prefix_leave(struct prefix *p, uint32_t node)
+{
+	struct node *n = &p->nodes[node];
+
+	must(n->copies[TIER_DEVICE] != COPY_NONE && !(n->moves & NODE_LEAVING));
+	n->moves |= NODE_LEAVING;
+	forget_copy(p, n->parent, TIER_DEVICE);
+	p->nodes[n->parent].children_leaving++;
+}
+
+void prefix_stay(struct prefix *p, uint32_t node)
+{
+	struct node *n = &p->nodes[node];
+
+	must(n->moves & NODE_LEAVING);
+	n->moves &= (uint8_t)~NODE_LEAVING;
+	forget_leaving(p, n->parent);
+	p->nodes[n->parent].children_in[TIER_DEVICE]++;
 }
 
 bool prefix_hold(struct prefix *p, uint32_t node)
@@ -505,6 +556,20 @@ uint32_t prefix_release(struct prefix *p, uint32_t node)
 		return NODE_NONE;
 	node_settle(p, node);
 	return parent;
+}
+
+void prefix_park(struct prefix *p, uint32_t node)
+{
+	must(p->nodes[node].kind != NODE_FREE && p->nodes[node].parked < UINT32_MAX);
+	p->nodes[node].parked++;
+}
+
+bool prefix_unpark(struct prefix *p, uint32_t node)
+{
+	must(p->nodes[node].kind != NODE_FREE && p->nodes[node].parked > 0);
+	p->nodes[node].parked--;
+	node_settle(p, node);
+	return p->nodes[node].kind != NODE_FREE;
 }
 
 bool prefix_keep(struct prefix *p, uint32_t node)

@@ -41,6 +41,19 @@ enum tier {
 	TIERS,
 };
 
+enum node_move {                       /* what is under way with the copies of a node */
+		 NODE_LEAVING = 1,     /* its device copy goes once the one below is there */
+		 NODE_FILLING = 2,     /* its device copy: its bytes are on their way up */
+		 NODE_FILLING_RAM = 4, /* its copy in KV-RAM: on their way down */
+		 NODE_SPOILT_RAM =
+		     8, /* its copy in KV-RAM could not be read: nobody is served from it */
+		 NODE_FAILED = 16, /* its device copy could not be filled: it goes when it can */
+		 NODE_TRIED = 64,  /* its device copy could not be copied down since it was used */
+		 NODE_TRIED_AGAIN = 128, /* and once more */
+		 NODE_LOST = 32, /* it went, and was the last: what follows is not found before
+				  * it is made again */
+};
+
 enum node_kind {
 	NODE_FREE = 0,
 	NODE_ROOT, /* start of all chains of one (namespace, epoch, variant); has no copies */
@@ -64,11 +77,17 @@ struct node {
 	uint32_t position; /* pages before it in its chain; of a root: the epoch */
 	/* what changes when children come and go */
 	uint32_t children_in[TIERS]; /* children with a copy there */
+	uint32_t children_leaving;   /* children whose device copy is about to go */
 	uint32_t kept;               /* retained states that need it; counted like users */
 	uint32_t state;              /* index of the retained state that ends here, or STATE_NONE */
 	uint32_t partials;           /* children that are no full page */
 	uint64_t partial_lengths;    /* bit n - 1: there may be one of n tokens */
 	uint32_t next_free;
+	uint32_t ram_above; /* retain: the next shallower page of its run in KV-RAM */
+	uint32_t ram_below; /* and the next deeper one */
+	uint32_t parked;    /* live sequences that need its bytes, in whatever tier */
+	uint16_t ram_pins;  /* copies from its place in KV-RAM in flight */
+	uint8_t moves;      /* enum node_move, a bit each */
 } __attribute__((aligned(128)));
 
 struct prefix_images {
@@ -101,10 +120,11 @@ struct prefix {
 
 /* A walk along a prompt, in turns. */
 struct prefix_walk {
-	uint32_t node;     /* deepest match so far; a root at first */
-	struct key key;    /* of the last page hashed */
-	uint32_t position; /* pages matched */
-	bool missed;       /* nothing deeper can match */
+	uint32_t node;      /* deepest match so far; a root at first */
+	struct key key;     /* of that page */
+	uint32_t position;  /* pages matched */
+	uint32_t on_device; /* of them, from the start: on the device, ready */
+	bool missed;        /* nothing deeper can match */
 };
 
 enum prefix_outcome {
@@ -135,8 +155,8 @@ int prefix_root(struct prefix *p, uint16_t name_space, const uint8_t variant[KEY
 
 /*
  * Match the next full pages: tokens[n_pages][page_tokens], images of these pages ascending by
- * start. Every match must have a copy in the device tier. path[i] = node of page i for the matched
- * ones. Returns how many matched; fewer than n_pages: walk->missed is set.
+ * start. Every match must have a copy in some tier that can be read. path[i] = node of page i for
+ * the matched ones. Returns how many matched; fewer than n_pages: walk->missed is set.
  */
 uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t *tokens,
 		      uint32_t n_pages, const struct key_image *images, uint32_t n_images,
@@ -156,23 +176,61 @@ void prefix_abandon(struct prefix *p, uint32_t node); /* a NEW one that gets no 
 void prefix_put_copy(struct prefix *p, uint32_t node, enum tier tier, uint32_t place);
 /* Without users and children there. Frees the node, and ancestors, if nothing is left of them. */
 void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier);
+/* Its device copy is about to go, and counts for its parent as one that leaves; or it stays after
+ * all. */
+void prefix_leave(struct prefix *p, uint32_t node);
+void prefix_stay(struct prefix *p, uint32_t node);
+
+static inline bool node_is_on_device(const struct node *n)
+{
+	return n->copies[TIER_DEVICE] != COPY_NONE &&
+	       (!(n->moves & NODE_FILLING) || !protection(fetched_pages_are_awaited));
+}
+
+/* May what follows it be on the device? It is there itself, or is on its way. */
+static inline bool node_carries(const struct node *n)
+{
+	return n->kind == NODE_ROOT ||
+	       (n->copies[TIER_DEVICE] != COPY_NONE && !(n->moves & NODE_FAILED));
+}
+
+/* Can its bytes be had from KV-RAM, now or once a copy that is under way has arrived? */
+static inline bool node_is_in_ram(const struct node *n)
+{
+	return n->copies[TIER_RAM] != COPY_NONE &&
+	       !(n->moves & (NODE_FILLING_RAM | NODE_SPOILT_RAM));
+}
 
 /* users + 1; true if it had none: then the caller holds the parent in the same way. */
 bool prefix_hold(struct prefix *p, uint32_t node);
 /* The same for a retained state. */
 bool prefix_keep(struct prefix *p, uint32_t node);
 uint32_t prefix_unkeep(struct prefix *p, uint32_t node);
+/* For a live sequence that made room: its bytes stay in some tier. false: the node is gone. */
+void prefix_park(struct prefix *p, uint32_t node);
+bool prefix_unpark(struct prefix *p, uint32_t node);
 /* users - 1; the parent, if this was the last: then the caller releases that in the same way
  * (which may free `node`: use it before). Else NODE_NONE. */
 uint32_t prefix_release(struct prefix *p, uint32_t node);
 
+/* May the copy be given up in that tier now? What is in use stays, but for a copy in KV-RAM of what
+ * is on the device as well. */
 static inline bool prefix_may_leave(const struct prefix *p, uint32_t node, enum tier tier)
 {
 	const struct node *n = &p->nodes[node];
+	bool used = n->users != 0 || n->kept != 0;
 
-	return n->copies[tier] != COPY_NONE &&
-	       ((n->users == 0 && n->kept == 0) || !protection(used_pages_stay)) &&
-	       (n->children_in[tier] == 0 || !protection(parents_stay));
+	if (n->copies[tier] == COPY_NONE || (n->children_in[tier] && protection(parents_stay)))
+		return false;
+	if (tier == TIER_DEVICE)
+		return !(n->moves & (NODE_LEAVING | NODE_FILLING)) &&
+		       (!used || !protection(used_pages_stay));
+	if (((n->moves & NODE_FILLING_RAM) || n->ram_pins) && protection(places_wait_for_copies))
+		return false;
+	if (n->parked)
+		return false;
+	return !used || !protection(used_pages_stay) ||
+	       (node_is_on_device(n) && !(n->moves & NODE_LEAVING));
 }
 
 /* Walks everything from *at on, at most `budget` nodes; *at = capacity at the end. NULL or what

@@ -9,11 +9,6 @@
 #include "daemon/base/testing.h"
 #include "daemon/state/retain_internal.h"
 
-static uint64_t order_bytes(uint32_t n_queues)
-{
-	return sizeof(struct retain_order) + n_queues * sizeof(struct retain_queue);
-}
-
 static uint64_t places_bytes(void)
 {
 	return TICKSET_PLACES * sizeof(uint32_t);
@@ -33,13 +28,12 @@ static uint64_t runs_for(uint64_t pages, uint64_t learned_pages)
 	return 2 * pages + (haunted < TICKSET_PLACES ? haunted : TICKSET_PLACES);
 }
 
-uint64_t retain_bytes_for(uint64_t pages, uint64_t learned_pages, uint32_t name_spaces)
+uint64_t retain_bytes_for(uint64_t pages, uint64_t learned_pages, uint32_t name_spaces,
+			  bool has_ram)
 {
-	uint64_t order = order_bytes(learned_pages ? REUSE_CLASSES : 1);
-
 	return reserve_bytes(places_bytes()) +
 	       reserve_bytes(runs_bytes(runs_for(pages, learned_pages))) +
-	       reserve_bytes(order) * name_spaces +
+	       orders_bytes_for(learned_pages > 0, has_ram) * name_spaces +
 	       (learned_pages ? learned_bytes_for(learned_pages) : 0);
 }
 
@@ -72,10 +66,7 @@ int retain_learn(struct retain *r, uint32_t pages, uint32_t learned_pages)
 
 void retain_deinit(struct retain *r)
 {
-	for (uint32_t i = 0; i < RETAIN_NAMESPACES; i++) {
-		if (r->orders[i])
-			reserve_give(r->orders[i], order_bytes(r->orders[i]->n_queues));
-	}
+	orders_free(r);
 	reserve_give(r->run_at, places_bytes());
 	if (r->learned)
 		learned_deinit(r);
@@ -83,129 +74,56 @@ void retain_deinit(struct retain *r)
 	*r = (struct retain){0};
 }
 
-/* ---- the order of one namespace ---- */
+/* ---- runs ---- */
 
 static uint32_t place_of(const struct retain_run *run)
 {
 	return tickset_place(run->tick, run->part);
 }
 
-static struct retain_queue *queue_of(const struct retain *r, const struct retain_run *run)
+static bool tail_may_leave(const struct retain *r, const struct retain_run *run, enum tier tier)
 {
-	return &r->orders[run->name_space]->queue[run->class];
-}
+	const struct node *n = &r->prefix->nodes[run->in[tier].tail];
 
-static void old_append(struct retain *r, struct retain_queue *q, uint32_t run)
-{
-	r->runs[run].newer = RUN_NONE;
-	r->runs[run].older = q->newest;
-	if (q->newest != RUN_NONE)
-		r->runs[q->newest].newer = run;
-	else
-		q->oldest = run;
-	q->newest = run;
-}
-
-static void old_prepend(struct retain *r, struct retain_queue *q, uint32_t run)
-{
-	r->runs[run].older = RUN_NONE;
-	r->runs[run].newer = q->oldest;
-	if (q->oldest != RUN_NONE)
-		r->runs[q->oldest].older = run;
-	else
-		q->newest = run;
-	q->oldest = run;
-}
-
-static void old_remove(struct retain *r, struct retain_queue *q, uint32_t run)
-{
-	struct retain_run *it = &r->runs[run];
-
-	if (it->older != RUN_NONE)
-		r->runs[it->older].newer = it->newer;
-	else
-		q->oldest = it->newer;
-	if (it->newer != RUN_NONE)
-		r->runs[it->newer].older = it->older;
-	else
-		q->newest = it->older;
-}
-
-/* ---- runs ---- */
-
-static void run_enter(struct retain *r, uint32_t run)
-{
-	struct retain_run *it = &r->runs[run];
-
-	if (it->flags & RUN_ORDERED)
-		return;
-	it->flags |= RUN_ORDERED;
-	if (it->flags & RUN_OLD)
-		old_prepend(r, queue_of(r, it), run);
-	else
-		tickset_add(&queue_of(r, it)->ordered, place_of(it));
-	if (r->learned)
-		learned_ordered(r, it, true);
-}
-
-static void run_leave(struct retain *r, uint32_t run)
-{
-	struct retain_run *it = &r->runs[run];
-
-	if (!(it->flags & RUN_ORDERED))
-		return;
-	it->flags &= (uint8_t)~RUN_ORDERED;
-	if (it->flags & RUN_OLD)
-		old_remove(r, queue_of(r, it), run);
-	else
-		tickset_remove(&queue_of(r, it)->ordered, place_of(it));
-	if (r->learned)
-		learned_ordered(r, it, false);
-}
-
-static bool tail_may_leave(const struct retain *r, const struct retain_run *run)
-{
-	const struct node *n = &r->prefix->nodes[run->tail];
-
-	if (protection(run_in_use_stays) && protection(parent_waits_for_child))
-		return prefix_may_leave(r->prefix, run->tail, TIER_DEVICE);
+	if (tier != TIER_DEVICE ||
+	    (protection(run_in_use_stays) && protection(parent_waits_for_child)))
+		return prefix_may_leave(r->prefix, run->in[tier].tail, tier);
 	return n->copies[TIER_DEVICE] != COPY_NONE &&
 	       (n->users == 0 || !protection(run_in_use_stays)) &&
 	       (n->children_in[TIER_DEVICE] == 0 || !protection(parent_waits_for_child));
 }
 
-/* The tail of a run changed, or what keeps it. */
-void retain_run_settle(struct retain *r, uint32_t run)
+static void settle_in(struct retain *r, uint32_t run, enum tier tier)
+{
+	const struct retain_run *it = &r->runs[run];
+
+	if (it->in[tier].count && tail_may_leave(r, it, tier))
+		order_enter(r, run, tier);
+	else
+		order_leave(r, run, tier);
+}
+
+/* Nothing is left of it, perhaps. */
+static void end_run(struct retain *r, uint32_t run)
 {
 	struct retain_run *it = &r->runs[run];
 
-	if (it->count && tail_may_leave(r, it)) {
-		run_enter(r, run);
+	if (it->members || it->holders || it->ghosts)
 		return;
-	}
-	run_leave(r, run);
-	if (it->count || it->holders || it->ghosts)
-		return;
-	if (!(it->flags & RUN_OLD))
+	must(it->in[TIER_DEVICE].count == 0 && it->in[TIER_RAM].count == 0);
+	if (!it->old)
 		r->run_at[place_of(it)] = 0;
 	it->tick = 0;
-	it->tail = r->first_free;
+	it->deepest = r->first_free;
 	r->first_free = run;
 }
 
-static struct retain_order *order_new(const struct retain *r)
+/* The tail of a run changed, or what keeps it. */
+void retain_run_settle(struct retain *r, uint32_t run)
 {
-	uint32_t n_queues = r->learned ? REUSE_CLASSES : 1;
-	struct retain_order *o = reserve_take(order_bytes(n_queues));
-
-	if (!o)
-		return NULL;
-	o->n_queues = n_queues;
-	for (uint32_t i = 0; i < n_queues; i++) {
-		o->queue[i].oldest = RUN_NONE;
-		o->queue[i].newest = RUN_NONE;
-	}
-	return o;
+	settle_in(r, run, TIER_DEVICE);
+	settle_in(r, run, TIER_RAM);
+	end_run(r, run);
 }
 
 /* Index or RUN_NONE for lack of memory. */
@@ -213,21 +131,22 @@ static uint32_t run_new(struct retain *r, uint64_t tick, enum retain_part part, 
 {
 	uint32_t at = r->first_free;
 
-	if (!r->orders[ns]) {
-		r->orders[ns] = order_new(r);
-		if (!r->orders[ns])
-			return RUN_NONE;
-		r->name_spaces |= 1ull << ns;
-	}
+	if (order_prepare(r, ns))
+		return RUN_NONE;
 	if (at != RUN_NONE) {
-		r->first_free = r->runs[at].tail;
+		r->first_free = r->runs[at].deepest;
 	} else {
 		if (r->n_runs == r->runs_room)
 			return RUN_NONE;
 		at = r->n_runs++;
 	}
-	r->runs[at] = (struct retain_run){
-	    .tick = tick, .part = (uint8_t)part, .name_space = ns, .tail = NODE_NONE};
+	r->runs[at] = (struct retain_run){.tick = tick,
+					  .touched_ns = r->now_ns,
+					  .part = (uint8_t)part,
+					  .name_space = ns,
+					  .in = {{.tail = NODE_NONE}, {.tail = NODE_NONE}},
+					  .deepest = NODE_NONE,
+					  .highest = NODE_NONE};
 	if (r->learned)
 		learned_run_made(r, &r->runs[at]);
 	r->run_at[tickset_place(tick, part)] = at + 1;
@@ -242,13 +161,20 @@ static void age_out(struct retain *r, uint32_t run)
 	if (r->learned)
 		learned_run_ages_out(r, run);
 	r->run_at[place_of(it)] = 0;
-	if (it->flags & RUN_ORDERED) {
-		tickset_remove(&queue_of(r, it)->ordered, place_of(it));
-		old_append(r, queue_of(r, it), run);
-	}
-	it->flags |= RUN_OLD;
-	if (!it->count)
+	order_age_out(r, run, TIER_DEVICE);
+	order_age_out(r, run, TIER_RAM);
+	it->old = true;
+	if (!it->members)
 		retain_run_settle(r, run);
+}
+
+void retain_set_interactive(struct retain *r, uint32_t run, bool interactive)
+{
+	if (run == RUN_NONE || r->runs[run].interactive == interactive)
+		return;
+	order_leave(r, run, TIER_RAM);
+	r->runs[run].interactive = interactive;
+	settle_in(r, run, TIER_RAM);
 }
 
 uint64_t retain_open(struct retain *r)
@@ -305,6 +231,105 @@ static int hold_run(struct retain *r, uint16_t ns, uint64_t tick, enum retain_pa
 	return 0;
 }
 
+/* ---- which of its pages are where ---- */
+
+static bool is_deeper(const struct retain *r, uint32_t node, uint32_t than)
+{
+	return r->prefix->nodes[node].position > r->prefix->nodes[than].position;
+}
+
+/* Between its neighbours of the same run, by depth. What comes down comes from the tail of what is
+ * above, so it nearly always stands right above what came last, or below everything. */
+static void ram_insert(struct retain *r, struct retain_run *run, uint32_t node)
+{
+	struct node *nodes = r->prefix->nodes;
+	struct retain_in *in = &run->in[TIER_RAM];
+	uint32_t below = NODE_NONE, above = in->count ? in->tail : NODE_NONE;
+
+	if (above != NODE_NONE && is_deeper(r, above, node)) {
+		below = run->highest;
+		if (below == NODE_NONE || nodes[below].run != nodes[node].run ||
+		    nodes[below].copies[TIER_RAM] == COPY_NONE || !is_deeper(r, below, node))
+			below = in->tail;
+		above = nodes[below].ram_above;
+		while (above != NODE_NONE && is_deeper(r, above, node)) {
+			below = above;
+			above = nodes[below].ram_above;
+		}
+	}
+	nodes[node].ram_above = above;
+	nodes[node].ram_below = below;
+	if (above != NODE_NONE)
+		nodes[above].ram_below = node;
+	if (below != NODE_NONE)
+		nodes[below].ram_above = node;
+	else
+		in->tail = node;
+	in->count++;
+	run->highest = node;
+}
+
+static void ram_take_out(struct retain *r, struct retain_run *run, uint32_t node)
+{
+	struct node *nodes = r->prefix->nodes;
+	struct node *n = &nodes[node];
+
+	must(run->in[TIER_RAM].count > 0);
+	run->in[TIER_RAM].count--;
+	if (n->ram_above != NODE_NONE)
+		nodes[n->ram_above].ram_below = n->ram_below;
+	if (n->ram_below != NODE_NONE)
+		nodes[n->ram_below].ram_above = n->ram_above;
+	else
+		run->in[TIER_RAM].tail = n->ram_above;
+	if (run->highest == node)
+		run->highest = n->ram_below;
+	n->ram_above = NODE_NONE;
+	n->ram_below = NODE_NONE;
+}
+
+/* On the device a run has its first pages; those that come back come deepest first. */
+static void device_insert(struct retain *r, struct retain_run *run, uint32_t node)
+{
+	struct retain_in *in = &run->in[TIER_DEVICE];
+
+	if (in->count++ == 0 || is_deeper(r, node, in->tail))
+		in->tail = node;
+}
+
+static void device_take_out(struct retain *r, struct retain_run *run, uint32_t node)
+{
+	must(run->in[TIER_DEVICE].count > 0);
+	run->in[TIER_DEVICE].count--;
+	if (run->in[TIER_DEVICE].tail == node)
+		run->in[TIER_DEVICE].tail = r->prefix->nodes[node].parent;
+}
+
+static bool is_listed(const struct node *n, enum tier tier)
+{
+	return n->copies[tier] != COPY_NONE && !(tier == TIER_DEVICE && n->moves & NODE_LEAVING);
+}
+
+static void list_in(struct retain *r, uint32_t run, uint32_t node)
+{
+	const struct node *n = &r->prefix->nodes[node];
+
+	if (is_listed(n, TIER_DEVICE))
+		device_insert(r, &r->runs[run], node);
+	if (is_listed(n, TIER_RAM))
+		ram_insert(r, &r->runs[run], node);
+}
+
+static void list_out(struct retain *r, uint32_t run, uint32_t node)
+{
+	const struct node *n = &r->prefix->nodes[node];
+
+	if (is_listed(n, TIER_DEVICE))
+		device_take_out(r, &r->runs[run], node);
+	if (is_listed(n, TIER_RAM))
+		ram_take_out(r, &r->runs[run], node);
+}
+
 int retain_touch(struct retain *r, uint32_t node, uint64_t tick, enum retain_part part,
 		 uint32_t *run)
 {
@@ -333,126 +358,133 @@ int retain_touch(struct retain *r, uint32_t node, uint64_t tick, enum retain_par
 	}
 	to = &r->runs[*run];
 	must(to->tick == tick && to->part == part);
-	if (to->count && to->tail != n->parent)
+	if (to->members && to->deepest != n->parent)
 		return RETAIN_ELSEWHERE;
+	if (was != RUN_NONE)
+		list_out(r, was, node);
 	n->run = *run;
-	to->tail = node;
-	to->count++;
+	to->deepest = node;
+	to->members++;
+	list_in(r, *run, node);
 	if (r->learned)
 		learned_moved(r, was, ghost, *run, matched);
 	retain_run_settle(r, *run);
 	if (was != RUN_NONE) {
-		must(r->runs[was].count > 0);
-		r->runs[was].count--;
-		must(r->runs[was].count == 0 || r->runs[was].tail != node);
+		must(r->runs[was].members > 0);
+		r->runs[was].members--;
+		must(r->runs[was].members == 0 || r->runs[was].deepest != node);
 		retain_run_settle(r, was);
 	}
 	return 0;
 }
 
-void retain_idle(struct retain *r, uint32_t node)
+void retain_put(struct retain *r, uint32_t node, enum tier tier)
 {
 	uint32_t run = r->prefix->nodes[node].run;
 
-	if (run != RUN_NONE && r->runs[run].tail == node)
-		retain_run_settle(r, run);
-}
-
-void retain_busy(struct retain *r, uint32_t node)
-{
-	retain_idle(r, node);
-}
-
-static uint32_t lru_victim(const struct retain *r, const struct retain_order *o)
-{
-	uint32_t at;
-
-	if (o->queue[0].oldest != RUN_NONE)
-		return o->queue[0].oldest;
-	/* The window is a ring: the oldest tick stands right after the newest. */
-	at = tickset_next(&o->queue[0].ordered, r->tick + 1);
-	if (at == TICKSET_NONE)
-		return RUN_NONE;
-	must(r->run_at[at]);
-	return r->run_at[at] - 1;
-}
-
-uint32_t retain_victim(const struct retain *r, uint16_t name_space, uint64_t *tick)
-{
-	const struct retain_order *o = r->orders[name_space];
-	double index;
-	uint32_t run;
-
-	if (!o)
-		return NODE_NONE;
-	run = r->learned ? learned_victim(r, o, &index) : lru_victim(r, o);
 	if (run == RUN_NONE)
-		return NODE_NONE;
-	*tick = r->runs[run].tick;
-	return r->runs[run].tail;
+		return;
+	if (tier == TIER_DEVICE)
+		device_insert(r, &r->runs[run], node);
+	else
+		ram_insert(r, &r->runs[run], node);
+	settle_in(r, run, tier);
 }
 
-uint32_t retain_next(const struct retain *r, uint64_t namespaces)
+void retain_look(struct retain *r, uint32_t node)
 {
-	uint32_t best = RUN_NONE;
-	double least = 0;
+	uint32_t run = r->prefix->nodes[node].run;
 
-	for (uint64_t left = namespaces & r->name_spaces; left; left &= left - 1) {
-		const struct retain_order *o = r->orders[__builtin_ctzll(left)];
-		double index = 0;
-		uint32_t run;
-
-		run = r->learned ? learned_victim(r, o, &index) : lru_victim(r, o);
-		if (run == RUN_NONE)
-			continue;
-		if (best == RUN_NONE || index < least ||
-		    (index <= least && r->runs[run].tick < r->runs[best].tick)) {
-			best = run;
-			least = index;
-		}
-	}
-	return best == RUN_NONE ? NODE_NONE : r->runs[best].tail;
+	if (run == RUN_NONE)
+		return;
+	if (r->runs[run].in[TIER_DEVICE].tail == node)
+		settle_in(r, run, TIER_DEVICE);
+	if (r->runs[run].in[TIER_RAM].count && r->runs[run].in[TIER_RAM].tail == node)
+		settle_in(r, run, TIER_RAM);
 }
 
-void retain_remove(struct retain *r, uint32_t node)
+/* A page without copies: what is deepest now is its parent, as pages go from the end. */
+static void leave_run(struct retain *r, uint32_t run, uint32_t node)
 {
+	struct retain_run *it = &r->runs[run];
 	struct node *n = &r->prefix->nodes[node];
+
+	must(it->members > 0);
+	if (r->learned)
+		learned_left(r, run, n->key);
+	n->run = RUN_NONE;
+	it->members--;
+	if (it->deepest == node)
+		it->deepest = n->parent;
+}
+
+void retain_remove(struct retain *r, uint32_t node, enum tier tier)
+{
+	const struct node *n = &r->prefix->nodes[node];
 	uint32_t run = n->run;
 
 	if (run == RUN_NONE)
 		return;
-	must(r->runs[run].count > 0);
-	must(r->runs[run].tail == node);
-	if (r->learned)
-		learned_left(r, run, n->key);
-	n->run = RUN_NONE;
-	r->runs[run].tail = n->parent;
-	r->runs[run].count--;
-	run_leave(r, run); /* settled by the caller, once the copy is gone */
-	if (r->runs[run].count == 0)
-		retain_run_settle(r, run);
+	/* Its run comes back into the order when retain_look finds that the next one may go. */
+	if (is_listed(n, tier)) {
+		order_leave(r, run, tier);
+		if (tier == TIER_RAM)
+			ram_take_out(r, &r->runs[run], node);
+		else
+			device_take_out(r, &r->runs[run], node);
+	}
+	if (n->copies[tier == TIER_RAM ? TIER_DEVICE : TIER_RAM] == COPY_NONE)
+		leave_run(r, run, node);
+	if (r->runs[run].members == 0)
+		end_run(r, run);
+	else if (tier == TIER_RAM)
+		settle_in(r, run, tier);
+}
+
+static const char *check_run(const struct retain *r, uint32_t run)
+{
+	const struct retain_run *it = &r->runs[run];
+	const struct node *nodes = r->prefix->nodes;
+	uint32_t node = it->deepest, device = 0, ram = 0;
+
+	for (uint32_t k = 0; k < it->members; k++) {
+		if (node == NODE_NONE || nodes[node].run != run)
+			return "a run is not one chain";
+		if (is_listed(&nodes[node], TIER_DEVICE) && device++ == 0 &&
+		    it->in[TIER_DEVICE].tail != node)
+			return "the tail of a run on the device is another page";
+		if (is_listed(&nodes[node], TIER_RAM) && ram++ == 0 &&
+		    it->in[TIER_RAM].tail != node)
+			return "the tail of a run in KV-RAM is another page";
+		node = nodes[node].parent;
+	}
+	if (device != it->in[TIER_DEVICE].count || ram != it->in[TIER_RAM].count)
+		return "a run has other pages in a tier than it counts";
+	node = it->in[TIER_RAM].tail;
+	for (uint32_t k = 0; k < ram; k++) {
+		if (nodes[node].run != run || nodes[node].copies[TIER_RAM] == COPY_NONE)
+			return "the pages of a run in KV-RAM are no list";
+		node = nodes[node].ram_above;
+	}
+	for (int tier = 0; tier < RETAIN_TIERS; tier++) {
+		const struct retain_in *in = &it->in[tier];
+
+		if (in->count == 0 && in->ordered)
+			return "an empty run is in the order";
+		if (in->count &&
+		    prefix_may_leave(r->prefix, in->tail, (enum tier)tier) != in->ordered)
+			return "a run is in the order and may not leave, or the reverse";
+	}
+	return NULL;
 }
 
 const char *retain_check(const struct retain *r)
 {
-	const struct prefix *p = r->prefix;
-
 	for (uint32_t i = 0; i < r->n_runs; i++) {
-		const struct retain_run *it = &r->runs[i];
-		uint32_t node = it->tail;
+		const char *wrong = r->runs[i].tick ? check_run(r, i) : NULL;
 
-		if (!it->tick)
-			continue;
-		for (uint32_t k = 0; k < it->count; k++) {
-			if (node == NODE_NONE || p->nodes[node].run != i)
-				return "a run is not one chain";
-			node = p->nodes[node].parent;
-		}
-		if (it->count &&
-		    prefix_may_leave(p, it->tail, TIER_DEVICE) != !!(it->flags & RUN_ORDERED))
-			return "a run is in the order and may not leave, or the reverse";
-		if (!it->count && (it->flags & RUN_ORDERED))
-			return "an empty run is in the order";
+		if (wrong)
+			return wrong;
 	}
 	return r->learned ? learned_check(r) : NULL;
 }

@@ -6,11 +6,6 @@
 
 #include "daemon/state/retain.h"
 
-enum run_flag {
-	RUN_ORDERED = 1, /* its place is set, or it is in the list of old ones */
-	RUN_OLD = 2,     /* older than the window */
-};
-
 #define CELL_WORDS ((REUSE_CELLS + 63) / 64)
 
 struct retain_queue { /* of one class */
@@ -21,7 +16,7 @@ struct retain_queue { /* of one class */
 struct retain_order {
 	uint32_t ordered[REUSE_CELLS]; /* learned: runs in the order, by cell */
 	uint64_t ranks[CELL_WORDS];    /* learned: ranks of cells that have some */
-	uint32_t n_queues;             /* 1, or REUSE_CLASSES */
+	uint32_t n_queues;             /* RETAIN_PARTS, or REUSE_CLASSES */
 	struct retain_queue queue[];
 };
 
@@ -35,6 +30,26 @@ struct retain_learned {
 
 void retain_run_settle(struct retain *r, uint32_t run);
 
+static inline enum retain_rank_of retain_order_of(const struct retain_run *run, enum tier tier)
+{
+	if (tier == TIER_DEVICE)
+		return ORDER_DEVICE;
+	return run->interactive ? ORDER_RAM_INTERACTIVE : ORDER_RAM_AGENT;
+}
+
+/* ---- retain_order.c: the orders, by their places ---- */
+
+/* The orders that runs of a namespace may come into exist: 0 or -ENOMEM. */
+int order_prepare(struct retain *r, uint16_t name_space);
+void orders_free(struct retain *r);
+uint64_t orders_bytes_for(bool learned, bool has_ram); /* address space, for one namespace */
+void order_enter(struct retain *r, uint32_t run, enum tier tier);
+void order_leave(struct retain *r, uint32_t run, enum tier tier);
+/* Has nobody touched it for so long that it is no interactive one any more? */
+bool retain_run_is_idle(const struct retain *r, const struct retain_run *run);
+/* A run that is in an order becomes older than the window. */
+void order_age_out(struct retain *r, uint32_t run, enum tier tier);
+
 /* ---- hooks of the learned order; each is called only if there is one ---- */
 
 uint64_t learned_ghosts_for(uint64_t pages); /* most ghosts, for a cache of so many pages */
@@ -47,8 +62,9 @@ void learned_next_tick(struct retain *r);
 void learned_run_made(struct retain *r, struct retain_run *run);
 /* It becomes older than the window; its place still is its own. */
 void learned_run_ages_out(struct retain *r, uint32_t run);
-/* It comes into the order, or leaves it. */
-void learned_ordered(struct retain *r, const struct retain_run *run, bool now);
+/* It comes into an order, or leaves it. */
+void learned_ordered(struct retain *r, struct retain_order *o, const struct retain_run *run,
+		     bool now);
 /* The part of a page that is offered as new; *ghost: it is one, or KEYSET_NONE. */
 enum retain_part learned_part(const struct retain *r, const struct node *node, uint32_t run,
 			      uint32_t *ghost);
@@ -56,7 +72,8 @@ enum retain_part learned_part(const struct retain *r, const struct node *node, u
 void learned_moved(struct retain *r, uint32_t from, uint32_t ghost, uint32_t to, bool matched);
 /* A page of a run leaves; its node is still there. */
 void learned_left(struct retain *r, uint32_t run, struct key key);
-uint32_t learned_victim(const struct retain *r, const struct retain_order *o, double *index);
+/* idle: of runs that are that (retain_run_is_idle) alone. */
+uint32_t learned_victim(const struct retain *r, const struct retain_order *o, bool idle);
 const char *learned_check(const struct retain *r);
 
 #endif

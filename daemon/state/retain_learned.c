@@ -58,9 +58,9 @@ static uint32_t cell_of(const struct retain_run *run)
 	return reuse_cell(run->class, run->bucket);
 }
 
-static void count_ordered(const struct retain *r, const struct retain_run *run, bool now)
+static void count_ordered(const struct retain *r, struct retain_order *o,
+			  const struct retain_run *run, bool now)
 {
-	struct retain_order *o = r->orders[run->name_space];
 	uint32_t cell = cell_of(run);
 	uint32_t rank = r->learned->reuse.rank_of[cell];
 
@@ -74,9 +74,10 @@ static void count_ordered(const struct retain *r, const struct retain_run *run, 
 		o->ranks[rank / 64] &= ~(1ull << rank % 64);
 }
 
-void learned_ordered(struct retain *r, const struct retain_run *run, bool now)
+void learned_ordered(struct retain *r, struct retain_order *o, const struct retain_run *run,
+		     bool now)
 {
-	count_ordered(r, run, now);
+	count_ordered(r, o, run, now);
 }
 
 static void wait_less(struct retain *r, uint32_t cell, uint64_t pages)
@@ -85,35 +86,48 @@ static void wait_less(struct retain *r, uint32_t cell, uint64_t pages)
 	r->learned->reuse.waiting[cell] -= pages;
 }
 
+static void rank_order(const struct reuse *u, struct retain_order *o)
+{
+	for (uint32_t w = 0; w < CELL_WORDS; w++)
+		o->ranks[w] = 0;
+	for (uint32_t cell = 0; cell < REUSE_CELLS; cell++) {
+		uint32_t rank = u->rank_of[cell];
+
+		if (o->ordered[cell])
+			o->ranks[rank / 64] |= 1ull << rank % 64;
+	}
+}
+
 static void rank_all(struct retain *r)
 {
-	for (uint32_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-		struct retain_order *o = r->orders[ns];
-
-		if (!o)
-			continue;
-		for (uint32_t w = 0; w < CELL_WORDS; w++)
-			o->ranks[w] = 0;
-		for (uint32_t cell = 0; cell < REUSE_CELLS; cell++) {
-			uint32_t rank = r->learned->reuse.rank_of[cell];
-
-			if (o->ordered[cell])
-				o->ranks[rank / 64] |= 1ull << rank % 64;
+	for (int kind = 0; kind < ORDERS; kind++) {
+		for (uint32_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
+			if (r->orders[kind][ns])
+				rank_order(&r->learned->reuse, r->orders[kind][ns]);
 		}
+	}
+}
+
+/* In each order that it is in. */
+static void count_in_orders(struct retain *r, const struct retain_run *run, bool now)
+{
+	for (int tier = 0; tier < RETAIN_TIERS; tier++) {
+		if (run->in[tier].ordered)
+			count_ordered(
+			    r, r->orders[retain_order_of(run, (enum tier)tier)][run->name_space],
+			    run, now);
 	}
 }
 
 static void grow_older(struct retain *r, struct retain_run *run)
 {
-	uint64_t pages = (uint64_t)run->count + run->ghosts;
+	uint64_t pages = (uint64_t)run->members + run->ghosts;
 
 	wait_less(r, cell_of(run), pages);
-	if (run->flags & RUN_ORDERED)
-		count_ordered(r, run, false);
+	count_in_orders(r, run, false);
 	run->bucket++;
 	r->learned->reuse.waiting[cell_of(run)] += pages;
-	if (run->flags & RUN_ORDERED)
-		count_ordered(r, run, true);
+	count_in_orders(r, run, true);
 }
 
 void learned_next_tick(struct retain *r)
@@ -250,7 +264,7 @@ static void forget_oldest(struct retain *r)
 	must(at != TICKSET_NONE && r->run_at[at]);
 	run = r->run_at[at] - 1;
 	forget(r, run);
-	if (r->runs[run].ghosts == 0 && r->runs[run].count == 0)
+	if (r->runs[run].ghosts == 0 && r->runs[run].members == 0)
 		retain_run_settle(r, run);
 }
 
@@ -266,7 +280,7 @@ void learned_left(struct retain *r, uint32_t run, struct key key)
 	uint32_t ghost;
 
 	r->learned->counts.evictions[it->class]++;
-	if (it->flags & RUN_OLD) {
+	if (it->old) {
 		count_forgotten(r, it);
 		return;
 	}
@@ -325,7 +339,7 @@ void learned_moved(struct retain *r, uint32_t from, uint32_t ghost, uint32_t to,
 		return;
 	l->counts.misses[it->class]++;
 	ghost_remove(r, ghost);
-	if (r->runs[from].count == 0)
+	if (r->runs[from].members == 0)
 		retain_run_settle(r, from);
 }
 
@@ -366,26 +380,26 @@ static uint32_t next_rank(const struct retain_order *o, uint32_t from)
 	return (from & ~63u) + (uint32_t)__builtin_ctzll(word);
 }
 
-uint32_t learned_victim(const struct retain *r, const struct retain_order *o, double *index)
+uint32_t learned_victim(const struct retain *r, const struct retain_order *o, bool idle)
 {
 	const struct reuse *u = &r->learned->reuse;
-	uint32_t rank = next_rank(o, 0);
-	uint32_t run, bucket;
+	uint32_t run = RUN_NONE, bucket = 0;
+	double index = 0;
 
-	if (rank == REUSE_CELLS)
-		return RUN_NONE;
-	*index = u->index[u->cell_at[rank]];
-	bucket = u->cell_at[rank] % REUSE_BUCKETS;
-	run = first_of_cell(r, o, u->cell_at[rank]);
 	/* Equal indexes: the older cell ranks first; within one age compare the opens. */
-	for (rank = next_rank(o, rank + 1); rank < REUSE_CELLS; rank = next_rank(o, rank + 1)) {
+	for (uint32_t rank = next_rank(o, 0); rank < REUSE_CELLS; rank = next_rank(o, rank + 1)) {
 		uint32_t cell = u->cell_at[rank], other;
 
-		if (u->index[cell] > *index || cell % REUSE_BUCKETS != bucket)
+		if (run != RUN_NONE && (u->index[cell] > index || cell % REUSE_BUCKETS != bucket))
 			break;
 		other = first_of_cell(r, o, cell);
-		if (r->runs[other].tick < r->runs[run].tick)
-			run = other;
+		if (idle && !retain_run_is_idle(r, &r->runs[other]))
+			continue;
+		if (run != RUN_NONE && r->runs[other].tick >= r->runs[run].tick)
+			continue;
+		run = other;
+		index = u->index[cell];
+		bucket = cell % REUSE_BUCKETS;
 	}
 	return run;
 }
@@ -424,44 +438,54 @@ static const char *check_ghosts(const struct retain *r, uint32_t run)
 	return NULL;
 }
 
+/* Takes what an order counts from `ordered`. */
+static const char *check_order(const struct reuse *u, const struct retain_order *o,
+			       uint32_t ordered[REUSE_CELLS])
+{
+	for (uint32_t cell = 0; cell < REUSE_CELLS; cell++) {
+		uint32_t rank = u->rank_of[cell];
+
+		ordered[cell] -= o->ordered[cell];
+		if (!!(o->ranks[rank / 64] >> rank % 64 & 1) != !!o->ordered[cell])
+			return "a cell is in the order and empty, or the reverse";
+	}
+	return NULL;
+}
+
 const char *learned_check(const struct retain *r)
 {
 	uint64_t waiting[REUSE_CELLS] = {0};
 	uint32_t ordered[REUSE_CELLS] = {0};
 	uint32_t ghosts = 0;
+	const char *wrong = NULL;
 
 	for (uint32_t i = 0; i < r->n_runs; i++) {
 		const struct retain_run *it = &r->runs[i];
-		const char *wrong = it->tick ? check_ghosts(r, i) : NULL;
 
+		wrong = it->tick ? check_ghosts(r, i) : NULL;
 		if (wrong)
 			return wrong;
 		if (!it->tick)
 			continue;
 		if (it->bucket != reuse_bucket(r->tick - it->tick))
 			return "a run is counted at another age";
-		waiting[cell_of(it)] += (uint64_t)it->count + it->ghosts;
-		ordered[cell_of(it)] += !!(it->flags & RUN_ORDERED);
+		waiting[cell_of(it)] += (uint64_t)it->members + it->ghosts;
+		ordered[cell_of(it)] += it->in[TIER_DEVICE].ordered + it->in[TIER_RAM].ordered;
 		ghosts += it->ghosts;
 	}
 	if (ghosts != r->learned->ghosts.used)
 		return "the number of ghosts is wrong";
-	for (uint32_t cell = 0; cell < REUSE_CELLS; cell++) {
-		uint32_t rank = r->learned->reuse.rank_of[cell];
+	for (uint32_t i = 0; i < ORDERS * RETAIN_NAMESPACES && !wrong; i++) {
+		const struct retain_order *o =
+		    r->orders[i / RETAIN_NAMESPACES][i % RETAIN_NAMESPACES];
 
-		if (waiting[cell] != r->learned->reuse.waiting[cell])
-			return "the pages that wait in a cell are miscounted";
-		for (uint32_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-			const struct retain_order *o = r->orders[ns];
-
-			if (!o)
-				continue;
-			ordered[cell] -= o->ordered[cell];
-			if (!!(o->ranks[rank / 64] >> rank % 64 & 1) != !!o->ordered[cell])
-				return "a cell is in the order and empty, or the reverse";
-		}
-		if (ordered[cell])
-			return "the runs of a cell are miscounted";
+		wrong = o ? check_order(&r->learned->reuse, o, ordered) : NULL;
 	}
-	return NULL;
+	for (uint32_t cell = 0; cell < REUSE_CELLS && !wrong; cell++) {
+		if (waiting[cell] != r->learned->reuse.waiting[cell])
+			wrong = "the pages that wait in a cell are miscounted";
+		else if (ordered[cell])
+			wrong = "the runs of a cell are miscounted";
+	}
+	return wrong;
 }

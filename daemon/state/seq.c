@@ -8,6 +8,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/park.h"
 #include "daemon/state/seq_internal.h"
 
 int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq **out)
@@ -29,6 +30,7 @@ int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq
 	s->follows.image = IMAGE_NONE;
 	s->run = RUN_NONE;
 	s->step.replaced = PAGE_NONE;
+	list_init(&s->in_rank);
 	list_append(&p->members, &s->in_pool);
 	p->sequences++;
 	p->shares[name_space].sequences++;
@@ -62,6 +64,19 @@ int seq_admit(struct seq *s)
 	s->pool->shares[s->name_space].ceilings += s->ceiling;
 	add_surplus(s->pool, s->name_space, s->surplus);
 	return 0;
+}
+
+void seq_set_rank(struct seq *s, struct pool_rank rank)
+{
+	struct list *head = &s->pool->ranked[rank.interactive];
+	struct list *at = head;
+
+	must(list_is_empty(&s->in_rank));
+	s->rank = rank;
+	while (at->previous != head &&
+	       list_entry(at->previous, struct seq, in_rank)->rank.serial > rank.serial)
+		at = at->previous;
+	list_append(at, &s->in_rank);
 }
 
 int seq_reserve_table(struct seq *s, uint32_t n)
@@ -123,6 +138,7 @@ int seq_take_match(struct seq *s, struct match *m, uint32_t *ids, struct key_ima
 	s->tail_node = m->partial;
 	if (m->image != IMAGE_NONE)
 		s->follows = image_name(&s->pool->images, m->image);
+	s->interactive = m->wish->interactive;
 	retain_pass_on(&s->pool->retain, &m->run, &s->run);
 	if (seq_reserve_table(s, m->walk.position + 1))
 		return -ENOMEM;
@@ -155,12 +171,13 @@ static int touch(struct seq *s, uint32_t node)
 	if (!s->tick)
 		s->tick = retain_open(retain);
 	r = retain_touch(retain, node, s->tick, RETAIN_NEW, &s->run);
-	if (r != RETAIN_ELSEWHERE)
-		return r;
-	retain_let_go(retain, &s->run);
-	s->tick = retain_reopen(retain, s->tick);
-	r = retain_touch(retain, node, s->tick, RETAIN_NEW, &s->run);
-	must(r <= 0);
+	if (r == RETAIN_ELSEWHERE) {
+		retain_let_go(retain, &s->run);
+		s->tick = retain_reopen(retain, s->tick);
+		r = retain_touch(retain, node, s->tick, RETAIN_NEW, &s->run);
+		must(r <= 0);
+	}
+	retain_set_interactive(retain, s->run, s->interactive);
 	return r;
 }
 
@@ -182,8 +199,10 @@ static void descend(struct seq *s, uint32_t node)
 static bool follow_other(struct seq *s, uint32_t node)
 {
 	struct pool *p = s->pool;
+	uint32_t cut = !p->hybrid; /* the copy of a published page in which it has been cut */
 
-	if (p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED] >= p->limits.pages)
+	/* All that it keeps in use is on the device at once. */
+	if ((uint64_t)s->ceiling + s->surplus + 1 + cut > p->limits.pages || pool_may_admit(p, 1))
 		return false;
 	if (!pool_quota_allows(p, s->name_space, 1))
 		return false;
@@ -202,9 +221,13 @@ static bool publish_page(struct seq *s, const uint32_t *tokens, const struct key
 	struct pool *p = s->pool;
 	uint32_t page = seq_page(s, s->published);
 	uint32_t node;
-	int r = prefix_publish(&p->prefix, s->node, tokens, p->limits.page_tokens, images, n_images,
-			       &node);
+	int r;
 
+	/* Another's page, which could not be fetched: it, or this one, would not be found. */
+	if (!node_carries(&p->prefix.nodes[s->node]))
+		return false;
+	r = prefix_publish(&p->prefix, s->node, tokens, p->limits.page_tokens, images, n_images,
+			   &node);
 	if (r == PREFIX_FULL)
 		return false;
 	if (p->prefix.nodes[node].copies[TIER_DEVICE] != COPY_NONE)
@@ -304,27 +327,35 @@ static bool is_written_in_place(const struct seq *s)
 	       s->step.start % s->pool->limits.page_tokens && protection(shared_pages_are_copied);
 }
 
-int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t *copy_from)
+bool seq_fork_needs_page(const struct seq *parent)
+{
+	return is_written_in_place(parent);
+}
+
+int seq_fork_new(const struct seq *parent, uint32_t max_tokens, struct seq **out)
+{
+	int r;
+
+	if (max_tokens < parent->committed || max_tokens > parent->pool->limits.max_sequence_tokens)
+		return POOL_RANGE;
+	r = seq_new(parent->pool, parent->name_space, max_tokens, out);
+	if (r == 0)
+		(*out)->surplus = parent->surplus;
+	return r;
+}
+
+int seq_fork(const struct seq *parent, struct seq *child, uint32_t *copy_from)
 {
 	struct pool *p = parent->pool;
 	uint32_t n = pool_pages_for(p, parent->committed) - parent->first_page;
-	struct seq *child;
 	int r;
 
-	if (max_tokens < parent->committed || max_tokens > p->limits.max_sequence_tokens)
-		return POOL_RANGE;
-	r = seq_new(p, parent->name_space, max_tokens, &child);
-	if (r)
-		return r;
+	must(!seq_is_away(parent) && child->n_pages == 0 && child->surplus == parent->surplus);
 	r = seq_reserve_table(child, n);
 	if (!r)
 		r = copy_identity(child, parent);
-	if (r) {
-		uint32_t budget = UINT32_MAX;
-
-		seq_close_turn(&child, &budget);
+	if (r)
 		return r;
-	}
 	if (n)
 		memcpy(child->table, parent->table, n * sizeof(*child->table));
 	/* The parent's open step may have put a copy in place of the page both had. */
@@ -334,9 +365,9 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t
 	child->n_pages = n;
 	child->first_page = parent->first_page;
 	child->committed = parent->committed;
-	child->surplus = parent->surplus;
 	child->publishing = parent->publishing;
 	child->image_end = parent->image_end;
+	child->interactive = parent->interactive;
 	child->follows = parent->follows;
 	child->published = parent->published;
 	for (uint32_t i = 0; i < n; i++) {
@@ -349,7 +380,6 @@ int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t
 	if (parent->tail_node != NODE_NONE)
 		pool_hold(p, parent->tail_node);
 	child->tail_node = parent->tail_node;
-	*out = child;
 	return 0;
 }
 
@@ -360,10 +390,11 @@ int seq_take_page(struct seq *s)
 	int r;
 
 	must(s->admitted && s->step.state == STEP_NONE);
-	pool_keep_quota(p, s->name_space, 1);
-	if (p->pages.count[PAGE_CLEAN] == 0) {
-		pool_make_room(p, 1);
+	if (!pool_keep_quota(p, s->name_space, 1))
 		return POOL_WAIT;
+	if (p->pages.count[PAGE_CLEAN] == 0) {
+		r = park_make_room(p, 1, s->rank);
+		return r == POOL_MORE ? r : POOL_WAIT;
 	}
 	r = pages_take(&p->pages, &s->table[s->n_pages - 1]);
 	must(r == 0);
@@ -484,6 +515,7 @@ static void free_seq(struct seq *s)
 	struct pool *p = s->pool;
 
 	retain_let_go(&p->retain, &s->run);
+	list_remove(&s->in_rank);
 	list_remove(&s->in_pool);
 	must(p->sequences > 0 && p->shares[s->name_space].sequences > 0);
 	p->sequences--;
@@ -510,6 +542,8 @@ int seq_close_turn(struct seq **seq, uint32_t *budget)
 	must(s->step.state != STEP_OPEN);
 	if (s->step.state == STEP_ENDED)
 		step_abort(s);
+	if (park_forget(s, budget))
+		return POOL_MORE;
 	for (; s->n_pages; --*budget) {
 		uint32_t page = s->table[s->n_pages - 1];
 
@@ -531,7 +565,7 @@ int seq_close_turn(struct seq **seq, uint32_t *budget)
 
 uint64_t seq_heap_bytes(const struct seq *s)
 {
-	return sizeof(*s) + (uint64_t)s->table_room * sizeof(*s->table) +
+	return sizeof(*s) + park_bytes(s) + (uint64_t)s->table_room * sizeof(*s->table) +
 	       (uint64_t)s->ids_room * sizeof(*s->ids) + (uint64_t)s->n_images * sizeof(*s->images);
 }
 
@@ -547,7 +581,7 @@ const char *seq_check(const struct seq *s)
 	if (s->publishing && s->leaving == NODE_NONE &&
 	    s->published * p->limits.page_tokens > s->committed)
 		return "a sequence has published more than is committed";
-	for (uint32_t i = 0; i < s->n_pages; i++) {
+	for (uint32_t i = 0; i < s->n_pages - s->away; i++) {
 		enum page_state state = p->pages.page[s->table[i]].state;
 
 		if (state != PAGE_PRIVATE && state != PAGE_INDEXED &&

@@ -53,6 +53,7 @@ struct seq {
 	uint32_t n_pages, table_room;
 	uint32_t first_page; /* pages dropped before the table */
 	uint32_t table_version;
+	uint32_t told_version; /* the last one that its client knows */
 
 	uint32_t *ids; /* tokens of positions ids_base .. ids_end - 1 */
 	uint32_t ids_base, ids_end, ids_room;
@@ -65,10 +66,20 @@ struct seq {
 	uint32_t tail_node; /* NODE_NONE: the partial page is private, or there is none */
 	uint64_t tick;      /* of the open, 0: take a new one */
 	uint32_t run;       /* retain: pages that it made */
+	bool interactive;   /* and how they rank in KV-RAM */
 	uint32_t lane;      /* of a hybrid pool; LANE_NONE before it is admitted */
 	struct image_name follows; /* the state that its next capture follows */
 	uint32_t leaving;          /* node that is being released; NODE_NONE: none */
 	uint32_t drop_before;      /* position: pages wholly before it go once published */
+	/* park.h: of a sequence that has made room */
+	struct pool_rank rank;
+	struct list in_rank;
+	uint32_t busy;             /* requests that work on its pages */
+	uint32_t away;             /* entries at the end of the table whose pages are not here */
+	uint32_t asked;            /* entries before this one are here or on their way */
+	uint32_t stranded;         /* entries from there on whose copy down has failed */
+	struct seq_parked *parked; /* [n_pages] if any are away */
+	bool lost;                 /* it can only be closed */
 	struct step step;
 };
 
@@ -77,6 +88,8 @@ int seq_new(struct pool *p, uint16_t name_space, uint32_t max_tokens, struct seq
 
 /* Count its ceiling. 0, WAIT, QUOTA or NEVER. */
 int seq_admit(struct seq *s);
+/* From now on it makes room for those that rank above it. */
+void seq_set_rank(struct seq *s, struct pool_rank rank);
 
 /* Of a hybrid pool: the slot with the state, and the one that an open step writes. */
 static inline uint32_t seq_source_slot(const struct seq *s)
@@ -98,9 +111,9 @@ int seq_take_match(struct seq *s, struct match *m, uint32_t *ids, struct key_ima
 
 /* Pages wanted by a step to `target`, and what stands in its way: 0, RANGE, BUSY or STEP. */
 int step_wants(const struct seq *s, uint32_t target, uint32_t window_start, uint32_t *n);
-/* Reserve them: 0, WAIT (none there yet, some are coming if anything can be given up), or
- * -ENOMEM. step_wants was 0. On 0: step.replaced != PAGE_NONE: the caller copies that page to
- * table[step.first - first_page] before anybody sees the table. */
+/* Reserve them: 0, WAIT (none there yet, some are coming if anything can be given up), MORE (call
+ * again), or -ENOMEM. step_wants was 0. On 0: step.replaced != PAGE_NONE: the caller copies that
+ * page to table[step.first - first_page] before anybody sees the table. */
 int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n);
 
 struct step_receipt {
@@ -139,14 +152,18 @@ static inline uint32_t seq_page(const struct seq *s, uint32_t index)
 /* May a step write to this table index now? */
 bool seq_is_writable(const struct seq *s, uint32_t index);
 
-/*
- * A sequence with the committed state of `parent`. Not admitted yet. 0, RANGE or -ENOMEM. If the
- * parent's open step writes its partial page in place, *copy_from is that page, which the fork
- * shares until seq_take_page; else PAGE_NONE.
+/* A sequence that will be a fork of `parent`: its ceiling, nothing else yet. 0, RANGE or -ENOMEM.
  */
-int seq_fork(struct seq *parent, uint32_t max_tokens, struct seq **out, uint32_t *copy_from);
+int seq_fork_new(const struct seq *parent, uint32_t max_tokens, struct seq **out);
+/*
+ * It gets the committed state of `parent`, which has made no room and has not gone on since. 0 or
+ * -ENOMEM. If the parent's open step writes its partial page in place (seq_fork_needs_page),
+ * *copy_from is that page, which the fork shares until seq_take_page; else PAGE_NONE.
+ */
+int seq_fork(const struct seq *parent, struct seq *child, uint32_t *copy_from);
+bool seq_fork_needs_page(const struct seq *parent);
 /* Once admitted: a page of its own, to which the caller copies the committed rows of the shared
- * one before anybody sees the table. 0, or WAIT: no clean page. */
+ * one before anybody sees the table. 0; WAIT: no clean page; MORE. */
 int seq_take_page(struct seq *s);
 
 /* Forget from `tokens` on: 0 (then seq_release_turn has work), BUSY, RANGE, -ENOMEM. */

@@ -6,7 +6,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/state/seq.h"
+#include "daemon/state/park.h"
 #include "daemon/state/seq_internal.h"
 
 /* Is there a partial page that must not be written in place? */
@@ -41,10 +41,12 @@ int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n
 	uint32_t room = pool_pages_for(p, target) - s->first_page;
 
 	must(s->admitted && s->step.state == STEP_NONE);
-	pool_keep_quota(p, s->name_space, n);
-	if (p->pages.count[PAGE_CLEAN] < n) {
-		pool_make_room(p, n);
+	if (!pool_keep_quota(p, s->name_space, n))
 		return POOL_WAIT;
+	if (p->pages.count[PAGE_CLEAN] < n) {
+		int r = park_make_room(p, n, s->rank);
+
+		return r == POOL_MORE ? r : POOL_WAIT;
 	}
 	if (failpoint(step_memory) || seq_reserve_table(s, room))
 		return -ENOMEM;

@@ -31,16 +31,18 @@ enum device_op {
 	DEVICE_COPY,     /* one simultaneous assignment of whole pages: {A->B, B->A} swaps */
 	DEVICE_WRITE,    /* rows from memory into pages, converted */
 	DEVICE_READ,     /* rows from pages into memory, converted */
-	DEVICE_MOVE,     /* bytes of state images */
+	DEVICE_MOVE,     /* bytes from one place to another, neighbours in one go */
 	DEVICE_OPS,
 };
 
-/* State images: bytes between the pool, its retained slots, a client's window, and nowhere. */
+/* State images and pages: bytes between the pool, its retained slots, a client's window, the arena
+ * of KV-RAM, and nowhere. */
 enum device_region {
 	DEVICE_POOL = 0, /* offset in the pool's memory; slots lie behind the pages */
 	DEVICE_RETAINED, /* offset in the retained slots, which no client maps */
 	DEVICE_WINDOW,   /* offset from device_job.window */
 	DEVICE_ZEROS,    /* as a source */
+	DEVICE_ARENA,    /* offset in the arena of KV-RAM, which lies below the pool */
 };
 
 struct device_move {
@@ -61,8 +63,10 @@ struct device_memory {                   /* a pool's part on this device; made b
 	uint64_t retained_bytes; /* slots of retained states, in memory of their own */
 	struct segment retained;
 	struct segment segment; /* CPU backend: page i at memory + i * page_stride */
-	char huge_note[160];    /* what backing was got, and why not a better one; set by MAKE,
-				 * also when it fails; for health */
+	char *arena;            /* of KV-RAM, borrowed; NULL: none */
+	uint64_t arena_bytes;
+	char huge_note[160]; /* what backing was got, and why not a better one; set by MAKE,
+			      * also when it fails; for health */
 };
 
 struct device_rows {
@@ -84,6 +88,8 @@ struct device_job {
 	uint32_t n;                       /* of pages or copies; they stay valid until done */
 	uint32_t copy_tokens; /* COPY: rows of the first tokens only, to distinct pages; 0: all */
 	const struct device_move *moves; /* MOVE: n of them, one after another */
+	uint32_t n_moved;                /* MOVE that failed: so many were done before */
+	uint64_t busy_ns;                /* MOVE: how long the device worked on it */
 	void *window;                    /* MOVE */
 	struct device_rows rows;         /* WRITE, READ */
 	uint64_t saturated;              /* WRITE: finite values that saturated */

@@ -2,8 +2,9 @@
 /*
  * device_move: see device_move.h.
  *
- * Images are hundreds of megabytes: they are copied with stores that pass by the cache, which need
- * not be read before and leave the cache to those who use it.
+ * Images are hundreds of megabytes, and pages go down because nobody reads them: they are copied
+ * with stores that pass by the cache, which need not be read before and leave the cache to those
+ * who use it.
  */
 #include "daemon/tier/device_move.h"
 
@@ -18,7 +19,7 @@
 #endif
 
 #define BUFFER_BYTES     65536
-#define STREAM_BYTES_MIN (256 * 1024)
+#define STREAM_BYTES_MIN 4096
 #define LINE_BYTES       64
 #define PAGE_BYTES       4096             /* the processor reads ahead inside of one */
 #define AHEAD_BYTES      (2 * PAGE_BYTES) /* what is fetched ahead */
@@ -102,15 +103,30 @@ static void copy_body(void *context)
 static char *place(const struct device_job *j, enum device_region region, uint64_t offset,
 		   uint64_t bytes)
 {
-	const struct segment *s =
-	    region == DEVICE_POOL ? &j->memory->segment : &j->memory->retained;
+	const struct device_memory *m = j->memory;
+	char *base = NULL;
+	uint64_t room = 0;
 
-	if (region == DEVICE_ZEROS)
+	switch (region) {
+	case DEVICE_ZEROS:
 		return NULL;
-	if (region == DEVICE_WINDOW)
+	case DEVICE_WINDOW:
 		return (char *)j->window + offset;
-	must(bytes <= s->bytes && offset <= s->bytes - bytes);
-	return (char *)s->memory + offset;
+	case DEVICE_POOL:
+		base = m->segment.memory;
+		room = m->segment.bytes;
+		break;
+	case DEVICE_RETAINED:
+		base = m->retained.memory;
+		room = m->retained.bytes;
+		break;
+	case DEVICE_ARENA:
+		base = m->arena;
+		room = m->arena_bytes;
+		break;
+	}
+	must(base && bytes <= room && offset <= room - bytes);
+	return base + offset;
 }
 
 /* One side is a client's window: through a buffer, so that a fault tells whose it is. */
@@ -129,22 +145,67 @@ static int move_window(const struct device_move *m, char *to, const char *from)
 	return 0;
 }
 
+/* Does b go on where a ends, on both sides, so that both can go at once? Not if b reads what a has
+ * written, or the reverse. */
+static bool is_next(const struct device_move *a, const struct device_move *b)
+{
+	uint64_t apart = a->to_offset > a->from_offset ? a->to_offset - a->from_offset
+						       : a->from_offset - a->to_offset;
+
+	return a->to == b->to && a->from == b->from && a->from != DEVICE_ZEROS &&
+	       a->to != DEVICE_WINDOW && a->from != DEVICE_WINDOW &&
+	       a->to_offset + a->bytes == b->to_offset &&
+	       a->from_offset + a->bytes == b->from_offset &&
+	       (a->to != a->from || apart >= a->bytes + b->bytes);
+}
+
+static int move_one(const struct device_job *j, const struct device_move *m)
+{
+	char *to = place(j, m->to, m->to_offset, m->bytes);
+	const char *from = place(j, m->from, m->from_offset, m->bytes);
+	struct copy_context c = {to, from, m->bytes};
+
+	must(to);
+	if (m->to == DEVICE_WINDOW || m->from == DEVICE_WINDOW)
+		return move_window(m, to, from);
+	return guard_run(copy_body, &c) ? -EIO : 0;
+}
+
+/* Some of n neighbours cannot be copied: those before the first of these are. */
+static int move_single(struct device_job *j, uint32_t n)
+{
+	int r = 0;
+
+	for (uint32_t end = j->n_moved + n; j->n_moved < end; j->n_moved++) {
+		r = move_one(j, &j->moves[j->n_moved]);
+		if (r)
+			break;
+	}
+	return r;
+}
+
 int device_move_run(struct device_job *j)
 {
-	for (uint32_t i = 0; i < j->n; i++) {
-		const struct device_move *m = &j->moves[i];
-		char *to = place(j, m->to, m->to_offset, m->bytes);
-		const char *from = place(j, m->from, m->from_offset, m->bytes);
-		struct copy_context c = {to, from, m->bytes};
+	uint32_t n;
+
+	for (j->n_moved = 0; j->n_moved < j->n; j->n_moved += n) {
+		struct device_move m = j->moves[j->n_moved];
 		int r;
 
-		must(to);
+		for (n = 1; j->n_moved + n < j->n; n++) {
+			const struct device_move *next = &j->moves[j->n_moved + n];
+
+			if (!is_next(&m, next))
+				break;
+			m.bytes += next->bytes;
+		}
 		if (atomic_load_explicit(&j->job.cancelled, memory_order_relaxed))
 			return -ECANCELED;
-		if (m->to == DEVICE_WINDOW || m->from == DEVICE_WINDOW)
-			r = move_window(m, to, from);
-		else
-			r = guard_run(copy_body, &c) ? -EIO : 0;
+		r = move_one(j, &m);
+		if (r && n > 1) {
+			r = move_single(j, n);
+			n = 0;
+		}
 		if (r)
 			return r;
 	}

@@ -37,7 +37,7 @@ static uint64_t read_count(uint64_t page_bytes, const char *file)
 struct huge_pages hugenote_read(void)
 {
 	struct huge_pages host = {.page_bytes = segment_huge_page_bytes()};
-	uint64_t free_pages, reserved;
+	uint64_t free_pages, reserved, most_surplus, surplus;
 
 	if (host.page_bytes == 0)
 		return host;
@@ -45,6 +45,9 @@ struct huge_pages hugenote_read(void)
 	free_pages = read_count(host.page_bytes, "free_hugepages");
 	reserved = read_count(host.page_bytes, "resv_hugepages");
 	host.available = free_pages > reserved ? free_pages - reserved : 0;
+	most_surplus = read_count(host.page_bytes, "nr_overcommit_hugepages");
+	surplus = read_count(host.page_bytes, "surplus_hugepages");
+	host.surplus = most_surplus > surplus ? most_surplus - surplus : 0;
 	return host;
 }
 

@@ -16,6 +16,7 @@ struct huge_pages {          /* the host's, of its default huge page size */
 	uint64_t page_bytes; /* 0: the host has none */
 	uint64_t total;
 	uint64_t available; /* neither in use nor promised */
+	uint64_t surplus;   /* that the kernel may still make when they are asked for */
 };
 
 struct huge_pages hugenote_read(void);

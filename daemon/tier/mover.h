@@ -15,7 +15,7 @@
 
 #define MOVER_ZERO_JOBS  2
 #define MOVER_ZERO_PAGES 128        /* a job, at most */
-#define MOVER_ZERO_BYTES (8u << 20) /* a job, unless one page is more */
+#define MOVER_ZERO_BYTES (1u << 20) /* a job, unless one page is more */
 
 struct mover;
 

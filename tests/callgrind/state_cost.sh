@@ -1,45 +1,81 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Instructions per page taken, given back and given up, in pools of two sizes and in both orders;
-# with the ratios that must hold: at the large size within 10 % of the small one, learned at most
-# twice lru. Needs valgrind. usage: state_cost.sh [SMALL [LARGE]]; run it where state_cost is, or
-# set builddir.
+# What a page costs that is taken, given back, given up, sent to the tier below and fetched from
+# there, among few objects and among many, in both orders. A line of JSON each, and one for each
+# ratio that must hold:
+#   instructions (needs valgrind): at the large size within 10 % of the small one, and learned at
+#   most twice lru;
+#   time, with nothing in a cache: at the large size within 2 times that at 10^5.
+# usage: state_cost.sh [count|time|all [SMALL [LARGE]]]; run it where state_cost is, or set builddir.
+# All of it takes half an hour and some 5 GB of memory.
 set -eu
 
-small=${1:-10000}
-large=${2:-10000000}
+what=${1:-all}
+small=${2:-10000}
+large=${3:-10000000}
 program=${builddir:-.}/tests/callgrind/state_cost
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT INT TERM
 failed=0
 
-instructions() { # operation order pages
-	operations=$(valgrind --tool=callgrind --instr-atstart=no --collect-atstart=no \
-		--callgrind-out-file="$directory/out" "$program" "$1" "$2" "$3" 2>"$directory/err" |
-		sed -n 's/^operations //p')
+field() { # name: of a line of JSON
+	sed -n "s/.*\"$1\": \([0-9.]*\).*/\1/p"
+}
+
+count() { # operation order objects
+	line=$(valgrind --tool=callgrind --instr-atstart=no --collect-atstart=no \
+		--callgrind-out-file="$directory/out" "$program" "$1" "$2" "$3" 2>"$directory/err")
 	total=$(sed -n 's/^summary: \([0-9]*\).*/\1/p; s/^totals: \([0-9]*\).*/\1/p' \
 		"$directory/out" | sort -n | tail -n 1)
-	echo "$total $operations" | awk '{ printf "%.1f", $1 / $2 }'
+	echo "$total $(echo "$line" | field pages)" | awk '{ printf "%.1f", $1 / $2 }'
 }
 
-judge() { # text ratio limit
-	verdict=$(echo "$2 $3" | awk '{ print ($1 <= $2) ? "met" : "missed" }')
-	echo "$1 ratio $2 limit $3 $verdict"
-	[ "$verdict" = met ] || failed=1
+tell() { # operation order objects what value
+	echo "{\"operation\": \"$1\", \"order\": \"$2\", \"objects\": $3, \"$4\": $5}"
 }
 
-for operation in take give evict; do
-	for order in lru learned; do
-		at_small=$(instructions "$operation" "$order" "$small")
-		at_large=$(instructions "$operation" "$order" "$large")
-		echo "$operation $order: $at_small instructions a page at $small pages," \
-			"$at_large at $large"
-		judge "$operation $order: large to small" \
-			"$(echo "$at_large $at_small" | awk '{ printf "%.3f", $1 / $2 }')" 1.1
-		[ "$order" = lru ] && of_lru=$at_large
+judge() { # text value of limit
+	line=$(echo "$2 $3 $4" | awk -v text="$1" '{
+		printf "{\"ratio\": \"%s\", \"value\": %.3f, \"limit\": %s, \"met\": %s}", text,
+			$1 / $2, $3, $1 / $2 <= $3 ? "true" : "false" }')
+	echo "$line"
+	case $line in *true*) ;; *) failed=1 ;; esac
+}
+
+counts() {
+	for operation in take give evict spill fetch; do
+		for order in lru learned; do
+			at_small=$(count "$operation" "$order" "$small")
+			tell "$operation" "$order" "$small" instructions_a_page "$at_small"
+			at_large=$(count "$operation" "$order" "$large")
+			tell "$operation" "$order" "$large" instructions_a_page "$at_large"
+			judge "$operation $order: large to small" "$at_large" "$at_small" 1.1
+			[ "$order" = lru ] && of_lru=$at_large
+		done
+		judge "$operation: learned to lru" "$at_large" "$of_lru" 2
 	done
-	judge "$operation: learned to lru" \
-		"$(echo "$at_large $of_lru" | awk '{ printf "%.3f", $1 / $2 }')" 2
-done
+}
+
+times() {
+	for operation in take give evict spill fetch; do
+		for order in lru learned; do
+			line=$("$program" "$operation" "$order" 100000 time)
+			at_small=$(echo "$line" | field ns_a_page)
+			echo "$line"
+			line=$("$program" "$operation" "$order" "$large" time)
+			at_large=$(echo "$line" | field ns_a_page)
+			echo "$line"
+			judge "$operation $order: time at $large to that at 100000" "$at_large" \
+				"$at_small" 2
+		done
+	done
+}
+
+case $what in
+count) counts ;;
+time) times ;;
+all) counts && times ;;
+*) echo "usage: state_cost.sh [count|time|all [SMALL [LARGE]]]" >&2 && exit 2 ;;
+esac
 exit $failed

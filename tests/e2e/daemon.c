@@ -2,10 +2,10 @@
 /* daemon: see daemon.h. Main thread; blocks for bounded times. */
 #include "tests/e2e/daemon.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -257,7 +258,10 @@ void daemon_make(struct daemon *d, const char *json)
 {
 	char path[128];
 
-	*d = (struct daemon){.program = d->program, .environment = d->environment, .pidfd = -1};
+	*d = (struct daemon){.program = d->program,
+			     .environment = d->environment,
+			     .lock_bytes = d->lock_bytes,
+			     .pidfd = -1};
 	(void)snprintf(d->folder, sizeof(d->folder), "/tmp/kvhost-e2e-XXXXXX");
 	assert_non_null(mkdtemp(d->folder));
 	(void)snprintf(d->run, sizeof(d->run), "%s/run", d->folder);
@@ -265,6 +269,31 @@ void daemon_make(struct daemon *d, const char *json)
 	(void)snprintf(d->stats, sizeof(d->stats), "%s/stats", d->run);
 	(void)snprintf(path, sizeof(path), "%s/kvhost.json", d->folder);
 	write_text(path, json ? json : "{}\n");
+	d->has_ram = json && strstr(json, "\"kv_ram_bytes\"");
+}
+
+/* Of this process and what it becomes. */
+static bool limit_locks(uint64_t bytes)
+{
+	struct rlimit limit = {.rlim_cur = bytes, .rlim_max = bytes};
+
+	/* Who is root gets all rights back in execve, save those out of bounds. */
+	if (prctl(PR_CAPBSET_READ, CAP_IPC_LOCK, 0, 0, 0) == 1 && geteuid() == 0 &&
+	    prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0))
+		return false;
+	(void)prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+	return setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+}
+
+bool daemon_can_limit_locks(void)
+{
+	pid_t child = fork_client();
+	int status;
+
+	if (child == 0)
+		_exit(limit_locks(65536) ? 0 : 1);
+	status = await_child(child, LONG_MS);
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 static _Noreturn void become_daemon(const struct daemon *d)
@@ -277,6 +306,10 @@ static _Noreturn void become_daemon(const struct daemon *d)
 	(void)snprintf(log, sizeof(log), "%s/log", d->folder);
 	build_path(d->program ? d->program : "kvhostd", program, sizeof(program));
 	clean_environment();
+	if (d->lock_bytes && !limit_locks(d->lock_bytes))
+		_exit(98);
+	if (!d->has_ram)
+		setenv("KVHOST_KV_RAM_BYTES", "0", 1);
 	if (d->environment)
 		putenv((char *)(uintptr_t)d->environment);
 	fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -462,121 +495,4 @@ uint64_t daemon_await(const struct daemon *d, const char *pool, const char *name
 	while ((found = daemon_pool_counter(d, pool, name)) != value && now_ms() < deadline)
 		pause_ms(1);
 	return found;
-}
-
-unsigned entries_of(const char *folder, const char *prefix)
-{
-	DIR *dir = opendir(folder);
-	const struct dirent *entry;
-	unsigned n = 0;
-
-	while (dir && (entry = readdir(dir)))
-		n += entry->d_name[0] != '.' && !strncmp(entry->d_name, prefix, strlen(prefix));
-	if (dir)
-		closedir(dir);
-	return n;
-}
-
-static uint64_t status_kib(pid_t pid, const char *name)
-{
-	unsigned long long kib = 0;
-	char path[64], line[256];
-	FILE *f;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	f = fopen(path, "re");
-	while (f && fgets(line, sizeof(line), f)) {
-		if (!strncmp(line, name, strlen(name)))
-			kib = strtoull(line + strlen(name), NULL, 10);
-	}
-	if (f)
-		fclose(f);
-	return kib;
-}
-
-struct footprint footprint_of(pid_t pid)
-{
-	struct footprint f = {0};
-	unsigned long long pages = 0;
-	char path[64], line[512];
-	FILE *file;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-	f.descriptors = entries_of(path, "");
-	(void)snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
-	file = fopen(path, "re");
-	assert_non_null(file);
-	while (fgets(line, sizeof(line), file)) {
-		f.maps++;
-		f.shared_maps += strstr(line, "/memfd:") != NULL;
-	}
-	fclose(file);
-	(void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
-	file = fopen(path, "re");
-	assert_non_null(file);
-	if (fscanf(file, "%*u %llu", &pages) == 1)
-		f.resident_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-	fclose(file);
-	f.huge_bytes = status_kib(pid, "HugetlbPages:") * 1024;
-	return f;
-}
-
-struct growth {
-	pid_t pid;
-	const struct footprint *before;
-};
-
-static bool is_flat(void *context)
-{
-	const struct growth *g = context;
-	struct footprint now = footprint_of(g->pid);
-
-	/* The allocator may keep a few maps more. A sanitizer keeps what was freed, and its own
-	 * maps come and go. */
-	return now.descriptors <= g->before->descriptors &&
-	       now.shared_maps <= g->before->shared_maps &&
-	       now.huge_bytes <= g->before->huge_bytes &&
-	       (PATIENCE > 1 || (now.maps <= g->before->maps + 8 &&
-				 now.resident_bytes <= g->before->resident_bytes + (2u << 20)));
-}
-
-/* What belongs to a session that has ended is unmapped a moment later. */
-void expect_footprint(pid_t pid, const struct footprint *before)
-{
-	struct growth g = {.pid = pid, .before = before};
-	struct footprint now;
-
-	if (await(is_flat, &g, WITHIN_MS))
-		return;
-	now = footprint_of(pid);
-	fail_msg("process %d: %u descriptors, %u before; %u maps (%u shared), %u (%u) before; %llu "
-		 "KiB, %llu before",
-		 (int)pid, now.descriptors, before->descriptors, now.maps, now.shared_maps,
-		 before->maps, before->shared_maps, (unsigned long long)now.resident_bytes / 1024,
-		 (unsigned long long)before->resident_bytes / 1024);
-}
-
-uint64_t cpu_ns_of(pid_t pid)
-{
-	struct timespec t;
-	clockid_t clock;
-
-	assert_int_equal(clock_getcpuclockid(pid, &clock), 0);
-	assert_int_equal(clock_gettime(clock, &t), 0);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-uint64_t free_huge_pages(void)
-{
-	unsigned long long n = 0;
-	char line[128];
-	FILE *f = fopen("/proc/meminfo", "re");
-
-	while (f && fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "HugePages_Free: %llu", &n) == 1)
-			break;
-	}
-	if (f)
-		fclose(f);
-	return n;
 }

@@ -36,6 +36,8 @@ struct daemon {
 	char stats[128];
 	const char *program;     /* in the build folder; NULL: kvhostd */
 	const char *environment; /* one NAME=VALUE for it; NULL: none */
+	uint64_t lock_bytes;     /* RLIMIT_MEMLOCK, and no right to exceed it; 0: as it is */
+	bool has_ram;            /* its configuration says how much KV-RAM; else it has none */
 	pid_t pid;               /* 0: not running */
 	int pidfd;
 };
@@ -46,6 +48,7 @@ void daemon_begin(struct daemon *d);                   /* make, done elsewhere; 
 void daemon_start(struct daemon *d, const char *json); /* both */
 /* The same as daemon_begin for one that may not start: 0, or its exit code and what it said. */
 int daemon_try(struct daemon *d, char *said, size_t bytes);
+bool daemon_can_limit_locks(void); /* else lock_bytes cannot be set */
 /* SIGTERM; its exit status. Fails the test if it takes longer. */
 int daemon_stop(struct daemon *d, unsigned within_ms);
 void daemon_kill(struct daemon *d);
@@ -60,18 +63,6 @@ uint64_t daemon_await(const struct daemon *d, const char *pool, const char *name
 /* Every look, stop and kill notes which counters have moved, for tests/e2e/counted.sh; so does
  * this. */
 void daemon_note(const struct daemon *d);
-
-/* What a process uses, from /proc. */
-struct footprint {
-	unsigned descriptors, maps, shared_maps; /* shared: those of memory files */
-	uint64_t resident_bytes, huge_bytes;
-};
-struct footprint footprint_of(pid_t pid);
-/* Fails the test if a process does not come back to what it used before. */
-void expect_footprint(pid_t pid, const struct footprint *before);
-uint64_t cpu_ns_of(pid_t pid);
-uint64_t free_huge_pages(void);
-unsigned entries_of(const char *folder, const char *prefix); /* files named so */
 
 uint64_t now_ms(void);
 void pause_ms(unsigned ms); /* between two looks at a state */

@@ -16,6 +16,7 @@
 
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/engine.h"
+#include "tests/e2e/footprint.h"
 
 static const char config[] =
     "{\"core\": {\"spin_us\": 20}, \"pools\": [{\"name\": \"chat\", \"pool_pages\": 64,"

@@ -24,8 +24,10 @@
 #define MOST        (24 * PAGE_TOKENS)
 
 static const char config[] =
-    "{\"pools\": [{\"name\": \"small\", \"pool_pages\": 96, \"kv_page_size\": 16,"
-    " \"max_sequence_length\": 512, \"enable_prefix_caching\": true,"
+    "{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_page_bytes\": \"4KiB\", \"kv_ram_lock\": false,"
+    " \"pools\": [{\"name\": \"small\", \"pool_pages\": 96, \"kv_page_size\": 16,"
+    " \"max_sequence_length\": 512, \"enable_prefix_caching\": true, \"ram_floor_tokens\": 0,"
+    " \"retained_order\": \"lru\","
     " \"max_prefix_cache_pages\": null, \"default_deadline_us\": 2000000}]}\n";
 
 static const char *const names[] = {
@@ -36,6 +38,7 @@ static const char *const names[] = {
 
 static struct daemon d;
 static unsigned refused; /* calls, over all failpoints */
+static uint64_t fetched; /* pages, likewise */
 static bool may_end;     /* the session: a request without a deadline would never be over */
 static bool ended;
 
@@ -84,7 +87,7 @@ static void serve(struct engine *e, uint32_t number)
 	struct kvhost_sequence *seq = NULL, *branch = NULL;
 	struct kvhost_open_result found;
 
-	engine_tokens(tokens, MOST, 8 * PAGE_TOKENS + 3, number % 5);
+	engine_tokens(tokens, MOST, 8 * PAGE_TOKENS + 3, number % 7);
 	engine_tokens(more, 4 * PAGE_TOKENS, 0, 100 + number);
 	(void)went_well(kvhost_lookup(e->pool, &prompt, &found));
 	if (!went_well(kvhost_open(e->pool, &prompt, &seq, &found)))
@@ -111,7 +114,8 @@ static void expect_nothing_used(struct engine *e)
 	static const char *const zero[] = {"pool_pages_live",          "pool_sequences",
 					   "pool_active_transactions", "pool_table_refs",
 					   "pool_pages_quarantined",   "pool_pages_draining",
-					   "pool_transfer_pins",       "pool_pages_reserved"};
+					   "pool_transfer_pins",       "pool_pages_reserved",
+					   "ram_pages_leaving",        "ram_pages_arriving"};
 
 	for (size_t i = 0; i < sizeof(zero) / sizeof(*zero); i++)
 		assert_int_equal(daemon_await(&d, "small", zero[i], 0, WITHIN_MS), 0);
@@ -150,6 +154,7 @@ static void work(void)
 		}
 	}
 	assert_true(daemon_pool_counter(&d, "small", "prefix_evictions") > 0);
+	fetched += daemon_pool_counter(&d, "small", "ram_restores");
 	expect_nothing_used(&e);
 	engine_stop(&e);
 	assert_int_equal(daemon_await(&d, "", "sessions_attached", 0, WITHIN_MS), 0);
@@ -189,6 +194,7 @@ static void after_one_failure_at_any_place_nothing_is_lost(void **state)
 	}
 	/* They did fail. */
 	assert_true(refused > 0);
+	assert_true(fetched > 0);
 }
 
 static int teardown(void **state)

@@ -16,6 +16,7 @@
 
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/engine.h"
+#include "tests/e2e/footprint.h"
 
 #define SEQUENCES   10000
 #define PAGE_TOKENS 16

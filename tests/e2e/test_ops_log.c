@@ -168,7 +168,7 @@ static void health_says_what_is_off(void **state)
 	assert_int_equal(kvctl(&d, "health", "--json", NULL, NULL), 0);
 	assert_true(
 	    says("\"optimized_provider\": {\n  \"available\": false,\n  \"disabled\": false"));
-	assert_true(says("\"kv_ram\": \"off: "));
+	assert_true(says("\"note\": \"off: kv_ram_bytes is 0\""));
 	assert_true(says("\"kv_disk\": \"off: "));
 	daemon_remove(&d);
 	d.environment = "KVHOST_DISABLE_OPTIMIZED_PROVIDER=Yes";

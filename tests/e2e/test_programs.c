@@ -18,6 +18,7 @@
 
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/engine.h"
+#include "tests/e2e/footprint.h"
 
 #define TRACE "../shared/traces/conversation_trace.jsonl.gz"
 
@@ -146,6 +147,52 @@ static void four_clients_never_find_a_line_that_is_not_theirs(void **state)
 	assert_int_equal(reported("new_lines_not_zero"), 0);
 }
 
+/* ---- the bench of tiers ---- */
+
+/* Small pools and one round: the figures say nothing, the moves must be there. */
+static void run_tiers(const char *cases)
+{
+	char *const argv[] = {"kvbench",
+			      "tiers",
+			      "--json",
+			      "--cases",
+			      (char *)(uintptr_t)cases,
+			      "--rounds=1",
+			      "--moved-bytes=16777216",
+			      "--restore-tokens=640",
+			      "--page-sizes=8192,65536",
+			      NULL};
+
+	if (run_program(argv, said, sizeof(said), LONG_MS) != 0)
+		fail_msg("%s", said);
+}
+
+static void assert_measured(const char *name)
+{
+	char start[128];
+
+	(void)snprintf(start, sizeof(start), "{\"case\":\"%s\",\"status\":\"measured\"", name);
+	if (!strstr(said, start))
+		fail_msg("no %s in %s", start, said);
+}
+
+static void the_bench_moves_pages_down_and_up(void **state)
+{
+	(void)state;
+	run_tiers("bandwidth");
+	assert_measured("tiers.down.589824");
+	assert_measured("tiers.up.589824");
+	assert_measured("tiers.down.1572864");
+	assert_measured("tiers.up.1572864");
+	run_tiers("restore");
+	assert_measured("tiers.restore");
+	/* All pages but one, which the pool keeps. */
+	assert_non_null(strstr(said, "\"restored_tokens\":640,\"moved_a_round_bytes\":37748736"));
+	run_tiers("sizes");
+	assert_measured("tiers.sizes.down");
+	assert_measured("tiers.sizes.up");
+}
+
 /* ---- idle ---- */
 
 static void a_daemon_with_idle_clients_sleeps(void **state)
@@ -175,6 +222,7 @@ int main(void)
 				      teardown),
 	    cmocka_unit_test_teardown(the_example_engine_finds_its_bytes_by_request, teardown),
 	    cmocka_unit_test_teardown(a_daemon_with_idle_clients_sleeps, teardown),
+	    cmocka_unit_test(the_bench_moves_pages_down_and_up),
 	    cmocka_unit_test(a_trace_in_its_order_finds_exactly_what_was_there),
 	    cmocka_unit_test(a_budget_keeps_the_pages_that_the_reference_order_keeps),
 	    cmocka_unit_test(four_clients_never_find_a_line_that_is_not_theirs),

@@ -14,6 +14,7 @@
 
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/engine.h"
+#include "tests/e2e/footprint.h"
 
 #define PAGE_TOKENS    16
 #define PROMPT         (6 * PAGE_TOKENS)

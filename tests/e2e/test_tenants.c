@@ -335,6 +335,9 @@ static void what_tenants_hold_is_shown_to_operators_alone(void **state)
 static void the_salt_is_in_no_output(void **state)
 {
 	static const char *const words[] = {"salt-of-a", "salt-of-b"};
+	static const uint32_t questions[] = {PAYLOAD_ADMIN_HEALTH, PAYLOAD_ADMIN_SESSIONS,
+					     PAYLOAD_ADMIN_CHECK,  PAYLOAD_ADMIN_POOLS,
+					     PAYLOAD_ADMIN_TIERS,  PAYLOAD_ADMIN_CONFIG};
 	static char text[OUT];
 	char path[128];
 	struct raw r;
@@ -348,11 +351,11 @@ static void the_salt_is_in_no_output(void **state)
 	start();
 	said(UID_A, "store", KNOWN);
 	raw_attach(d.socket, &r);
-	for (uint32_t q = PAYLOAD_ADMIN_HEALTH; q <= PAYLOAD_ADMIN_CONFIG; q++) {
+	for (size_t q = 0; q < sizeof(questions) / sizeof(*questions); q++) {
 		struct completion c;
 
 		memset(raw_window(&r, IN), 0, sizeof(struct payload_admin));
-		((struct payload_admin *)raw_window(&r, IN))->question = q;
+		((struct payload_admin *)raw_window(&r, IN))->question = questions[q];
 		s.in_offset = IN;
 		s.in_bytes = sizeof(struct payload_admin);
 		s.out_offset = OUT;

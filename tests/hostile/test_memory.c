@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "shm/passfd.h"
+#include "tests/e2e/footprint.h"
 #include "tests/hostile/ops.h"
 
 #define TOKENS     40u

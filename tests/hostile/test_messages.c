@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "tests/e2e/footprint.h"
 #include "tests/hostile/ops.h"
 
 #define PACKET_BYTES  300

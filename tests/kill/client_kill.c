@@ -17,6 +17,7 @@
 
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/engine.h"
+#include "tests/e2e/footprint.h"
 
 #define PAGE_TOKENS 16
 #define HELD_PAGES  100

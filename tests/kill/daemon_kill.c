@@ -19,6 +19,7 @@
 
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/engine.h"
+#include "tests/e2e/footprint.h"
 
 #define CLIENTS     4
 #define PAGE_TOKENS 16

@@ -2,6 +2,7 @@
 /*
  * answers: what an answer may be, and what it changes in the client's view. One thread.
  */
+#include "tests/sim/live.h"
 #include "tests/sim/sim.h"
 
 #define ALLOW(status) (1u << -(status))
@@ -19,7 +20,8 @@ static bool waits(uint16_t opcode)
 	return opcode == WIRE_OP_OPEN || opcode == WIRE_OP_FORK || opcode == WIRE_OP_STEP_BEGIN ||
 	       opcode == WIRE_OP_KV_WRITE || opcode == WIRE_OP_KV_READ ||
 	       opcode == WIRE_OP_CHECKPOINT || opcode == WIRE_OP_IMAGE_WRITE ||
-	       opcode == WIRE_OP_IMAGE_READ;
+	       opcode == WIRE_OP_IMAGE_READ || opcode == WIRE_OP_TRUNCATE ||
+	       opcode == WIRE_OP_TABLE;
 }
 
 static bool may_have_expired(const struct sim *w, uint64_t since_ns, uint64_t ttl_s)
@@ -55,6 +57,8 @@ static uint32_t allowed(const struct sim_op *o)
 		mask |= ALLOW(WIRE_ETIMEDOUT);
 	if (o->e.opcode == WIRE_OP_STEP_BEGIN && may_have_expired(w, o->sent_ns, 2))
 		mask |= ALLOW(WIRE_ETIMEDOUT);
+	if (v && w->spill.up_fails && o->e.opcode != WIRE_OP_CLOSE)
+		mask |= ALLOW(WIRE_ELOST); /* a part of it was below and could not be fetched */
 	if (w->failpoints)
 		mask |= ALLOW(WIRE_ENOMEM);
 	if (w->failing)
@@ -105,8 +109,25 @@ static void undo_step(struct sim_view *v)
 
 /* ---- open, lookup, fork ---- */
 
-static void check_reuse(struct sim_op *o, const struct sim_text *t, uint32_t cached, uint32_t miss)
+static void check_exact(const struct sim_op *o, const struct sim_text *t,
+			const struct payload_open_result *r)
 {
+	struct sim_reuse expected = t ? spill_after_failures(o, t) : o->expected;
+	struct sim *w = o->client->sim;
+
+	sim_check(w, r->cached_tokens == expected.tokens, "%u tokens are reused, %u are known",
+		  r->cached_tokens, expected.tokens);
+	sim_check(w, r->miss == expected.miss, "the reason is %u, not %u (%u tokens)", r->miss,
+		  expected.miss, r->cached_tokens);
+	sim_check(w, r->tier == expected.tier, "the tier is %u, not %u (%u tokens)", r->tier,
+		  expected.tier, r->cached_tokens);
+}
+
+/* t: of an open; NULL: a lookup. */
+static void check_reuse(struct sim_op *o, const struct sim_text *t,
+			const struct payload_open_result *r)
+{
+	uint32_t cached = r->cached_tokens;
 	struct sim *w = o->client->sim;
 
 	sim_check(w, (o->client->hybrid || cached % SIM_PAGE_TOKENS == 0) && cached < o->n,
@@ -117,12 +138,21 @@ static void check_reuse(struct sim_op *o, const struct sim_text *t, uint32_t cac
 	if (t)
 		sim_check(w, !text_is_inside_image(t, cached, o->n),
 			  "reuse ends at %u, inside an image", cached);
-	if (!o->exact)
-		return;
-	sim_check(w, cached == o->expected, "%u tokens are reused, %u are known", cached,
-		  o->expected);
-	sim_check(w, miss == o->expected_miss, "the reason is %u, not %u (%u tokens)", miss,
-		  o->expected_miss, cached);
+	sim_check(w,
+		  r->tier == (cached ? PAYLOAD_DEVICE : PAYLOAD_NO_TIER) ||
+		      (cached && w->spill.on && r->tier == PAYLOAD_KV_RAM),
+		  "%u tokens come from tier %u", cached, r->tier);
+	sim_check(
+	    w, r->miss != PAYLOAD_MISS_RESTORE || w->spill.n_failed || live_is_crowded(sim_pool(w)),
+	    "nothing failed and pages could not be fetched");
+	if (t) {
+		w->spill.hits += r->tier == PAYLOAD_KV_RAM;
+		w->spill.exact_hits += o->exact && o->expected.tier == PAYLOAD_KV_RAM;
+		w->spill.cut += r->miss == PAYLOAD_MISS_RESTORE;
+		w->spill.floors += r->miss == PAYLOAD_MISS_FLOOR;
+	}
+	if (o->exact)
+		check_exact(o, t, r);
 }
 
 /* What an open reused is the youngest thing in the pool. */
@@ -139,6 +169,11 @@ static void check_touched(struct sim_op *o, const struct sim_view *v)
 		sim_check(o->client->sim, run->tick == p->retain.tick && run->part == RETAIN_REUSED,
 			  "page %u was reused by open %llu and is ranked as of %llu", i,
 			  (unsigned long long)p->retain.tick, (unsigned long long)run->tick);
+		sim_check(o->client->sim, run->interactive == v->interactive,
+			  "page %u was reused by %s request and is ranked as another's", i,
+			  v->interactive ? "an interactive" : "an agent's");
+		sim_check(o->client->sim, o->client->sim->now_ns - run->touched_ns < SLACK_NS,
+			  "page %u was reused just now and is ranked as of before", i);
 	}
 }
 
@@ -158,9 +193,9 @@ static void check_promises(struct sim *w)
 			}
 		}
 	}
-	sim_check(w, promised <= w->config.pools[0].pool_pages,
+	sim_check(w, promised <= pool_promisable(sim_pool(w)),
 		  "%llu pages are promised to open sequences, there are %llu",
-		  (unsigned long long)promised, (unsigned long long)w->config.pools[0].pool_pages);
+		  (unsigned long long)promised, (unsigned long long)pool_promisable(sim_pool(w)));
 	sim_check(w, !images_is_hybrid(w) || lanes <= w->config.pools[0].lanes,
 		  "%llu sequences are open, there are %llu lanes", (unsigned long long)lanes,
 		  (unsigned long long)w->config.pools[0].lanes);
@@ -177,7 +212,7 @@ static void took_open(struct sim_op *o, const struct completion *reply)
 		  r->cached_tokens == reply->value0 && r->n_pages == reply->value1 &&
 		      r->n_pages == reply->count && r->n_pages == pages_for(r->cached_tokens),
 		  "the answer to an open contradicts itself");
-	check_reuse(o, &v->text, r->cached_tokens, r->miss);
+	check_reuse(o, &v->text, r);
 	v->open = true;
 	v->index = reply->index;
 	v->generation = reply->generation;
@@ -192,7 +227,8 @@ static void took_open(struct sim_op *o, const struct completion *reply)
 	w->cached += r->cached_tokens;
 	if (c->hybrid)
 		took_state(o, v);
-	if (!may_have_expired(w, o->sent_ns, 20)) /* the answer may have lain there */
+	/* The answer may have lain there. */
+	if (!may_have_expired(w, o->sent_ns, 20) && live_is_known(w, v))
 		check_view(c, v);
 	check_touched(o, v);
 	check_promises(w);
@@ -239,9 +275,12 @@ static void took_fork(struct sim_op *o, const struct completion *reply)
 		  "a fork of %u tokens has %llu, and %u pages", v->committed,
 		  (unsigned long long)reply->value0, reply->count);
 	took_own_page(o, v, in_place);
+	if (w->spill.on)
+		memcpy(v->table, op_answer(o), v->n_pages * sizeof(v->table[0]));
 	compare_table(w, v->table, op_answer(o), v->n_pages);
 	v->used_ns = o->sent_ns;
-	if (!may_have_expired(w, o->sent_ns, 20)) /* the answer may have lain there */
+	/* The answer may have lain there. */
+	if (!may_have_expired(w, o->sent_ns, 20) && live_is_known(w, v))
 		check_view(c, v);
 	check_promises(w);
 }
@@ -276,6 +315,8 @@ static void took_begin(struct sim_op *o, const struct completion *reply)
 	bool undone = v->step || v->stuck;
 	bool copy = reply->count > fresh && v->committed % SIM_PAGE_TOKENS;
 
+	if (w->spill.on && reply->flags & COMPLETION_TABLE_CHANGED)
+		live_read_again(w, v, place);
 	sim_check(w, reply->count == fresh + copy && reply->value0 == place - copy,
 		  "a step from %u to %u has %u new pages at %llu", v->committed, target,
 		  reply->count, (unsigned long long)reply->value0);
@@ -373,6 +414,8 @@ static void took_truncate(struct sim_op *o, const struct completion *reply)
 	undo_step(v);
 	v->committed = tokens;
 	v->n_pages = committed_pages(v);
+	if (o->client->sim->spill.on)
+		live_read_again(o->client->sim, v, v->n_pages);
 	if (v->publishing || v->known > tokens)
 		v->known = tokens;
 }
@@ -398,6 +441,8 @@ static void took_table(struct sim_op *o, const struct completion *reply)
 		  reply->count == v->n_pages && reply->value0 == v->first_page * SIM_PAGE_TOKENS,
 		  "a table of %u pages after %llu tokens; %u pages after %u", reply->count,
 		  (unsigned long long)reply->value0, v->n_pages, v->first_page * SIM_PAGE_TOKENS);
+	if (o->client->sim->spill.on)
+		memcpy(v->table, op_answer(o), v->n_pages * sizeof(v->table[0]));
 	compare_table(o->client->sim, v->table, op_answer(o), v->n_pages);
 }
 
@@ -430,7 +475,7 @@ static void succeeded(struct sim_op *o, const struct completion *reply)
 		took_open(o, reply);
 		break;
 	case WIRE_OP_LOOKUP:
-		check_reuse(o, NULL, r->cached_tokens, r->miss);
+		check_reuse(o, NULL, r);
 		break;
 	case WIRE_OP_FORK:
 		took_fork(o, reply);
@@ -462,6 +507,9 @@ static void succeeded(struct sim_op *o, const struct completion *reply)
 	case WIRE_OP_IMAGE_READ:
 		took_image(o);
 		break;
+	case WIRE_OP_ADMIN:
+		drops_answered(o, true);
+		break;
 	default:
 		break;
 	}
@@ -478,13 +526,15 @@ static void failed(struct sim_op *o, int status)
 {
 	if (o->e.opcode == WIRE_OP_POOL_ATTACH)
 		attach_failed(o, status);
+	if (o->e.opcode == WIRE_OP_ADMIN)
+		drops_answered(o, false);
 	if (o->fork)
 		o->fork->used = false;
 	if (poisons(o))
 		o->view->poisoned = true;
 	if (o->e.opcode == WIRE_OP_STEP_COMMIT)
 		o->view->stuck = true;
-	if (o->view && (status == WIRE_EGONE || status == WIRE_ESTALE))
+	if (o->view && (status == WIRE_EGONE || status == WIRE_ESTALE || status == WIRE_ELOST))
 		o->view->open = false;
 	if (o->e.opcode == WIRE_OP_CLOSE)
 		o->view->used = false;

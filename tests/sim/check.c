@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: what holds after every event, at rest, and at the end, whatever has happened. */
 #include "daemon/front/request.h"
+#include "tests/sim/live.h"
 #include "tests/sim/sim.h"
 
 /* ---- sums ---- */
@@ -101,9 +102,10 @@ static void check_pool(struct sim *w, const struct pool *p)
 	uint64_t pins = 0, quarantined = w->core.pool[0]->quarantined_of_dead;
 
 	sim_check(w, !wrong, "%s", wrong);
-	sim_check(w, p->ceilings + p->surplus <= p->limits.pages,
-		  "%llu pages are promised, there are %u",
-		  (unsigned long long)(p->ceilings + p->surplus), p->limits.pages);
+	sim_check(w, p->ceilings + p->surplus <= pool_promisable(p),
+		  "%llu pages are promised, there are %llu",
+		  (unsigned long long)(p->ceilings + p->surplus),
+		  (unsigned long long)pool_promisable(p));
 	for (uint32_t i = 0; i < p->pages.capacity; i++)
 		pins += p->pages.page[i].pins;
 	sim_check(w, pins == jobs_pins(&w->copies.submitted) + jobs_pins(&w->copies.finished),
@@ -112,7 +114,7 @@ static void check_pool(struct sim *w, const struct pool *p)
 	{
 		const struct seq *s = list_entry(link, struct seq, in_pool);
 
-		for (uint32_t i = 0; i < s->n_pages; i++)
+		for (uint32_t i = 0; i < s->n_pages - s->away; i++)
 			quarantined += p->pages.page[s->table[i]].state == PAGE_QUARANTINED;
 	}
 	sim_check(w, quarantined >= p->pages.count[PAGE_QUARANTINED],
@@ -145,12 +147,12 @@ void check_view(struct sim_client *c, struct sim_view *v)
 }
 
 /* Its table is known: nothing is in flight, and the daemon has not ended anything of it. */
-static bool is_settled(const struct sim *w, const struct sim_view *v)
+static bool is_settled(struct sim *w, const struct sim_view *v)
 {
 	bool young = w->now_ns - v->used_ns < 19 * NS_PER_S;
 	bool step_young = w->now_ns - v->step_ns < NS_PER_S;
 
-	return v->used && v->open && !v->ops && !v->closing && young &&
+	return v->used && v->open && !v->ops && !v->closing && young && live_is_known(w, v) &&
 	       (w->mapped || step_young || (!v->step && !v->stuck));
 }
 
@@ -174,6 +176,7 @@ void check_world(struct sim *w)
 		return;
 	check_pool(w, p);
 	pools_check_quotas(w);
+	spill_check(w);
 	if (p->hybrid)
 		images_check_pool(w);
 	check_some_views(w);
@@ -229,7 +232,7 @@ static void check_let_in(struct sim *w, struct sim_op *o)
 				continue;
 			r = request_of(other);
 			if (r && !list_is_empty(&r->in_wait) && outranks(other, o) &&
-			    other->where == r->u.prompt.waits_in && is_in_the_way(other, o))
+			    other->where == r->waits_in && is_in_the_way(other, o))
 				o->overtook = true;
 		}
 	}
@@ -253,7 +256,7 @@ static bool mark_waiting(struct sim_op *o)
 
 	o->waits =
 	    r && r->u.prompt.seq && !r->u.prompt.seq->admitted && !list_is_empty(&r->in_wait);
-	o->where = o->waits ? r->u.prompt.waits_in : NULL;
+	o->where = o->waits ? r->waits_in : NULL;
 	return o->waits;
 }
 
@@ -298,6 +301,11 @@ static bool may_wait(struct sim *w, const struct sim_op *o)
 		return true; /* behind another one of its sequence */
 	if (is_admission(o))
 		return true;
+	if (o->view && live_may_wait(w, o->view))
+		return true; /* for those that rank above it */
+	if (!spill_is_calm(w) &&
+	    (o->view || o->e.opcode == WIRE_OP_POOL_ATTACH || o->e.opcode == WIRE_OP_ADMIN))
+		return true; /* for pages that leave or come, or for the pool's end */
 	return o->e.opcode == WIRE_OP_STEP_BEGIN && p->pages.count[PAGE_QUARANTINED];
 }
 
@@ -326,6 +334,7 @@ void check_rest(struct sim *w)
 	}
 	if (images_is_hybrid(w))
 		images_check_rest(w);
+	spill_check_rest(w);
 	if (w->core.draining || p->state != CORE_POOL_READY)
 		return;
 	for (uint16_t ns = 0; ns < w->config.n_namespaces; ns++) {
@@ -376,4 +385,5 @@ void check_empty(struct sim *w)
 		  "%llu pages and %u nodes stay when all is given up",
 		  (unsigned long long)p->indexed, p->prefix.used);
 	sim_check(w, !pool_check(p, true), "%s", pool_check(p, true));
+	spill_check_empty(w);
 }

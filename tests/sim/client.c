@@ -71,6 +71,7 @@ void client_ended(struct sim_client *c)
 {
 	c->live = false;
 	c->attached = false;
+	drops_forget(c->sim, c);
 	memset(c->ops, 0, sizeof(c->ops));
 	c->in_flight = 0;
 	for (uint32_t i = 0; i < SIM_SEQUENCES; i++) {

@@ -111,6 +111,8 @@ static void between_steps(struct sim_client *c, struct sim_view *v)
 		ask_close(c, v);
 	else if (c->hybrid)
 		between_hybrid_steps(c, v);
+	else if (w->spill.on && chance(w, 25))
+		ask_close(c, v);
 	else if (chance(w, 1))
 		ask_image_read(c, v);
 	else if (chance(w, 1))
@@ -129,14 +131,37 @@ static void between_steps(struct sim_client *c, struct sim_view *v)
 		ask_close(c, v);
 }
 
-/* Lanes are few: who has some sequences goes on with those. */
-static bool wants_more(struct sim_client *c)
+static uint32_t count_views(const struct sim_client *c)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < SIM_SEQUENCES; i++)
 		n += c->views[i].used;
-	return !c->hybrid || n < 2 || chance(c->sim, 10);
+	return n;
+}
+
+/* Lanes are few: who has some sequences goes on with those. */
+static bool wants_more(struct sim_client *c)
+{
+	struct sim *w = c->sim;
+	const struct config_pool *p = &w->config.pools[0];
+	uint64_t n = 0, room = p->pool_pages * SIM_PAGE_TOKENS / p->max_sequence_length;
+
+	if (c->hybrid)
+		return count_views(c) < 2 || chance(w, 10);
+	for (uint32_t i = 0; i < w->n_clients; i++)
+		n += count_views(&w->clients[i]);
+	return !w->spill.on || n < room || chance(w, 10);
+}
+
+/* What is found can be predicted only while nobody waits. */
+static bool somebody_waits(const struct sim *w)
+{
+	for (uint32_t i = 0; i < w->n_clients; i++) {
+		if (w->clients[i].in_flight)
+			return true;
+	}
+	return false;
 }
 
 static void act(struct sim_client *c)
@@ -151,6 +176,10 @@ static void act(struct sim_client *c)
 		kind = 50;
 	if (!c->attached)
 		ask_pool(c);
+	else if (w->spill.on && w->quiet && v && chance(w, 80) && somebody_waits(w))
+		ask_close(c, v);
+	else if (w->spill.on && !c->hybrid && wants_more(c) && chance(w, 30))
+		ask_open(c, true, NULL);
 	else if (kind < 1)
 		ask_detach(c);
 	else if (kind < 22)
@@ -161,7 +190,7 @@ static void act(struct sim_client *c)
 		ask_batch(c);
 	else if (kind < 35)
 		ask_cancel(c);
-	else if (kind < 36 && chance(w, 20))
+	else if (kind < 36 && chance(w, w->spill.on ? 60 : 20))
 		ask_drop_retained(c);
 	else if (kind < 36)
 		ask_null(c);
@@ -263,7 +292,7 @@ void driver_event(struct sim *w)
 	struct sim_client *c = &w->clients[below(w, w->n_clients)];
 	uint32_t kind = below(w, 1000);
 
-	if (kind < 400)
+	if (kind < 400 || (w->quiet && w->spill.on && kind < 700))
 		act(c);
 	else if (kind < 640)
 		sim_turn(w);

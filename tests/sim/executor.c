@@ -49,6 +49,25 @@ void sim_executor_init(struct sim_executor *e)
 						.heartbeat_ns = heartbeat_ns}};
 	list_init(&e->submitted);
 	list_init(&e->finished);
+	list_init(&e->held);
+}
+
+static bool run(struct sim_executor *e, struct job *job, int result)
+{
+	if (e->run)
+		return e->run(e->context, job, result);
+	if (result)
+		job->result = result;
+	else
+		job->run(job);
+	return true;
+}
+
+static void finish(struct sim_executor *e, struct job *job)
+{
+	list_append(&e->finished, &job->link);
+	e->wake |= e->core_sleeps;
+	e->core_sleeps = false;
 }
 
 bool sim_executor_step(struct sim_executor *e, int result)
@@ -60,14 +79,21 @@ bool sim_executor_step(struct sim_executor *e, int result)
 		return false;
 	job = list_entry(first, struct job, link);
 	list_remove(first);
-	if (result)
-		job->result = result;
+	if (run(e, job, result))
+		finish(e, job);
 	else
-		job->run(job);
-	list_append(&e->finished, first);
-	e->wake |= e->core_sleeps;
-	e->core_sleeps = false;
+		list_append(&e->held, first);
 	return true;
+}
+
+void sim_executor_let_go(struct sim_executor *e)
+{
+	while (!list_is_empty(&e->held)) {
+		struct list *first = list_first(&e->held);
+
+		list_remove(first);
+		finish(e, list_entry(first, struct job, link));
+	}
 }
 
 bool sim_executor_is_idle(const struct sim_executor *e)

@@ -24,8 +24,8 @@
 #endif
 
 #define PROCESSES_MAX 16
-#define SEEDS         (SANITIZED ? 50 : 1000)
-#define EVENTS        1000
+#define SEEDS         (SANITIZED ? 50 : 2000)
+#define EVENTS        2000
 
 struct arguments {
 	uint64_t first, seeds;

@@ -32,7 +32,7 @@ bool model_is_quiet(struct sim *w, const struct sim_view *v)
 			return false;
 	}
 	return w->quiet && list_is_empty(&w->core.closing) && list_is_empty(&w->core.dying) &&
-	       sim_executor_is_idle(&w->copies);
+	       sim_executor_is_idle(&w->copies) && spill_is_calm(w) && !sim_pool(w)->trim_is_due;
 }
 
 static bool is_indexed(struct sim *w, uint64_t stamp)
@@ -40,10 +40,11 @@ static bool is_indexed(struct sim *w, uint64_t stamp)
 	const struct pool *p = sim_pool(w);
 
 	for (uint32_t i = 0; i < p->pages.fresh; i++) {
-		/* Of a partial page the rows behind it say nothing. */
-		if (p->pages.page[i].state == PAGE_INDEXED &&
-		    p->prefix.nodes[p->pages.page[i].next].length == SIM_PAGE_TOKENS &&
-		    memory_stamp(w, i, SIM_PAGE_TOKENS - 1) == stamp)
+		const struct node *n = &p->prefix.nodes[p->pages.page[i].next];
+
+		/* Of a partial page the rows behind it say nothing, of one that arrives none. */
+		if (p->pages.page[i].state == PAGE_INDEXED && n->length == SIM_PAGE_TOKENS &&
+		    !(n->moves & NODE_FILLING) && memory_stamp(w, i, SIM_PAGE_TOKENS - 1) == stamp)
 			return true;
 	}
 	return false;
@@ -67,50 +68,81 @@ static uint32_t find_end(const struct sim_text *t, uint32_t n, uint32_t max_cach
 }
 
 /* A hybrid pool: the end may be anywhere, if a state was captured there. */
-static uint32_t match_state(struct sim *w, uint16_t name_space, const struct sim_text *t,
-			    const uint64_t *chain, uint32_t n, uint32_t max_cached, uint32_t *miss)
+static struct sim_reuse match_state(struct sim *w, uint16_t name_space, const struct sim_text *t,
+				    const uint64_t *chain, uint32_t n, uint32_t max_cached)
 {
 	uint32_t most = max_cached < n - 1 ? max_cached : n - 1, pages = 0, found;
+	struct sim_reuse r = {.miss = max_cached < n - 1 ? PAYLOAD_MISS_LIMIT : PAYLOAD_MISS_NONE};
 
-	*miss = max_cached < n - 1 ? PAYLOAD_MISS_LIMIT : PAYLOAD_MISS_NONE;
 	while (text_is_inside_image(t, most, n)) {
 		most--;
-		*miss = PAYLOAD_MISS_IMAGE;
+		r.miss = PAYLOAD_MISS_IMAGE;
 	}
 	while (pages + SIM_PAGE_TOKENS <= most && is_indexed(w, chain[pages + SIM_PAGE_TOKENS - 1]))
 		pages += SIM_PAGE_TOKENS;
 	found = images_match(w, chain, name_space, most);
+	r.tokens = found;
+	r.tier = found ? PAYLOAD_DEVICE : PAYLOAD_NO_TIER;
 	if (found == most)
-		return found;
+		return r;
 	if (pages == 0 && found == 0)
-		*miss = PAYLOAD_MISS_NO_MATCH;
+		r.miss = PAYLOAD_MISS_NO_MATCH;
 	else
-		*miss = pages + SIM_PAGE_TOKENS <= most && found == pages ? PAYLOAD_MISS_DIVERGED
-									  : PAYLOAD_MISS_GONE;
-	return found;
+		r.miss = pages + SIM_PAGE_TOKENS <= most && found == pages ? PAYLOAD_MISS_DIVERGED
+									   : PAYLOAD_MISS_GONE;
+	return r;
 }
 
-uint32_t model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
-		     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off,
-		     uint32_t *miss)
+static uint32_t leave_image(const struct sim_text *t, uint32_t tokens, uint32_t n)
 {
-	uint32_t end, found = 0;
+	while (text_is_inside_image(t, tokens, n))
+		tokens -= SIM_PAGE_TOKENS;
+	return tokens;
+}
 
-	*miss = PAYLOAD_MISS_OFF;
-	if (!sim_pool(w) || off || !w->config.pools[0].enable_prefix_caching)
-		return 0;
-	if (images_is_hybrid(w))
-		return match_state(w, name_space, t, chain, n, max_cached, miss);
-	end = find_end(t, n, max_cached, miss);
-	while (found < end && is_indexed(w, chain[found + SIM_PAGE_TOKENS - 1]))
-		found += SIM_PAGE_TOKENS;
-	if (found < end)
-		*miss = found ? PAYLOAD_MISS_DIVERGED : PAYLOAD_MISS_NO_MATCH;
-	while (text_is_inside_image(t, found, n)) {
-		found -= SIM_PAGE_TOKENS;
-		*miss = PAYLOAD_MISS_IMAGE;
+/* The longest match on the device; or one that goes on in KV-RAM, if it reaches far enough
+ * beyond. */
+static struct sim_reuse match_pages(struct sim *w, const struct sim_text *t, const uint64_t *chain,
+				    uint32_t n, uint32_t max_cached)
+{
+	uint32_t floor = (uint32_t)w->config.pools[0].ram_floor_tokens, device = 0, found, whole;
+	struct sim_reuse r = {0};
+	uint32_t end = find_end(t, n, max_cached, &r.miss);
+
+	while (device < end && is_indexed(w, chain[device + SIM_PAGE_TOKENS - 1]))
+		device += SIM_PAGE_TOKENS;
+	for (found = device; found < end; found += SIM_PAGE_TOKENS) {
+		uint64_t stamp = chain[found + SIM_PAGE_TOKENS - 1];
+
+		if (!is_indexed(w, stamp) && !spill_has(w, stamp))
+			break;
 	}
-	return found;
+	if (found < end)
+		r.miss = found ? PAYLOAD_MISS_DIVERGED : PAYLOAD_MISS_NO_MATCH;
+	whole = leave_image(t, found, n);
+	if (whole < found)
+		r.miss = PAYLOAD_MISS_IMAGE;
+	r.device_tokens = leave_image(t, device, n);
+	r.tokens = whole;
+	if (whole > device && whole < r.device_tokens + floor) {
+		r.tokens = r.device_tokens;
+		r.miss = PAYLOAD_MISS_FLOOR;
+	}
+	r.tier = r.tokens == 0       ? PAYLOAD_NO_TIER
+		 : r.tokens > device ? PAYLOAD_KV_RAM
+				     : PAYLOAD_DEVICE;
+	r.device_tokens = device;
+	return r;
+}
+
+struct sim_reuse model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
+			     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off)
+{
+	if (!sim_pool(w) || off || !w->config.pools[0].enable_prefix_caching)
+		return (struct sim_reuse){.miss = PAYLOAD_MISS_OFF, .tier = PAYLOAD_NO_TIER};
+	if (images_is_hybrid(w))
+		return match_state(w, name_space, t, chain, n, max_cached);
+	return match_pages(w, t, chain, n, max_cached);
 }
 
 void model_published(struct sim *w, struct sim_view *v, bool exact, uint64_t stops_before)
@@ -159,7 +191,7 @@ static bool has_resident_child(const struct pool *p, uint32_t node)
 		const struct node *n = &p->prefix.nodes[i];
 
 		if (n->kind == NODE_TOKENS && n->parent == node &&
-		    n->copies[TIER_DEVICE] != COPY_NONE)
+		    n->copies[TIER_DEVICE] != COPY_NONE && !(n->moves & NODE_LEAVING))
 			return true;
 	}
 	return false;
@@ -206,7 +238,7 @@ static void check_rank(struct sim *w, const struct pool *p, uint32_t node, uint6
 		const struct node *n = &p->prefix.nodes[i];
 
 		if (n->kind != NODE_TOKENS || n->copies[TIER_DEVICE] == COPY_NONE || n->users ||
-		    !(namespaces >> n->name_space & 1))
+		    n->moves & (NODE_LEAVING | NODE_FILLING) || !(namespaces >> n->name_space & 1))
 			continue;
 		if (!goes_before(rank_of(p, i), rank) || has_resident_child(p, i))
 			continue;
@@ -224,6 +256,8 @@ void model_evict(const struct pool *p, uint32_t node)
 	uint64_t weakest;
 
 	w->evictions++;
+	sim_check(w, !(n->moves & (NODE_LEAVING | NODE_FILLING)),
+		  "a page is given up that is being copied");
 	sim_check(w, n->users == 0 && !is_used(p, n->copies[TIER_DEVICE]),
 		  "a page is given up that a sequence uses");
 	sim_check(w, !has_resident_child(p, node), "a page is given up before its children");
@@ -234,7 +268,7 @@ void model_evict(const struct pool *p, uint32_t node)
 	}
 	check_rank(w, p, node, 1ull << n->name_space);
 	weakest = pools_weakest(p);
-	if (pools_is_forced(p, n->name_space))
+	if (pools_is_forced(p, n->name_space) || drops_is_asked(w, n->name_space))
 		return;
 	sim_check(w, weakest >> n->name_space & 1,
 		  "a page of namespace %u is given up, and another one has more than it is sure of",

@@ -45,6 +45,7 @@ static void forget_memory(struct sim *w)
 	w->done++;
 	w->drops++;
 	images_forget(w);
+	drops_forget(w, NULL);
 	for (uint32_t i = 0; i < w->n_clients; i++) {
 		for (uint32_t k = 0; k < SIM_SEQUENCES; k++)
 			w->clients[i].views[k].used = false;
@@ -157,21 +158,18 @@ void ask_detach(struct sim_client *c)
 	op_send(o);
 }
 
-static void ask_admin(struct sim_client *c, uint32_t question, char argument, uint32_t allowed)
+struct sim_op *ask_admin(struct sim_client *c, uint32_t question, const char *argument,
+			 uint32_t allowed)
 {
 	struct sim_op *o = op_new(c, WIRE_OP_ADMIN, NULL);
 	struct payload_admin *p = op_in(o, sizeof(*p));
 
 	p->question = question;
-	p->argument[0] = argument;
+	memcpy(p->argument, argument, strlen(argument));
 	o->allowed = allowed;
 	op_out(o, 512);
 	op_send(o);
-}
-
-void ask_drop_retained(struct sim_client *c)
-{
-	ask_admin(c, PAYLOAD_ADMIN_DROP, 0, 1);
+	return o;
 }
 
 void ask_pool(struct sim_client *c)
@@ -182,8 +180,8 @@ void ask_pool(struct sim_client *c)
 	if (c->attaching)
 		return;
 	if (kind < 30)
-		ask_admin(c, PAYLOAD_ADMIN_POOL_DROP, 'p', 1 | ALLOW(WIRE_EBUSY));
-	else if (kind < 35)
+		ask_admin(c, PAYLOAD_ADMIN_POOL_DROP, "p", 1 | ALLOW(WIRE_EBUSY));
+	else if (kind < 35 && !c->in_flight)
 		c->hybrid = !c->hybrid;
 	else
 		ask_attach(c);
@@ -213,6 +211,20 @@ static void count_held(const struct pool *p, uint64_t held[2])
 	}
 }
 
+/* The partial page that forks share is in nobody's table while all of them write to copies. */
+static bool is_replaced_by_all(const struct pool *p, uint32_t page)
+{
+	uint32_t n = 0;
+
+	list_for_each(link, following, &p->members)
+	{
+		const struct seq *s = list_entry(link, struct seq, in_pool);
+
+		n += s->step.replaced == page;
+	}
+	return n > 1 && n == p->pages.page[page].references;
+}
+
 /* After a truncation inside a page a step holds the published page that it goes on in a copy of. */
 static void count_tails(const struct pool *p, uint64_t tails[2])
 {
@@ -222,6 +234,15 @@ static void count_tails(const struct pool *p, uint64_t tails[2])
 
 		tails[s->name_space] +=
 		    !p->hybrid && s->tail_node != NODE_NONE && s->step.replaced != PAGE_NONE;
+	}
+	for (uint32_t i = 0; i < p->pages.fresh; i++) {
+		const struct page *page = &p->pages.page[i];
+
+		if (page->state == PAGE_PRIVATE && is_replaced_by_all(p, i))
+			tails[page->name_space]++;
+		/* It was to go, and stayed as its copy failed. */
+		if (page->state == PAGE_INDEXED && p->prefix.nodes[page->next].moves & NODE_TRIED)
+			tails[p->prefix.nodes[page->next].name_space]++;
 	}
 }
 
@@ -238,19 +259,24 @@ void pools_check_quotas(struct sim *w)
 		sim_check(w, held[ns] == pool_held(p, ns),
 			  "namespace %u holds %llu pages, counted are %llu", ns,
 			  (unsigned long long)held[ns], (unsigned long long)pool_held(p, ns));
-		sim_check(w, quota == CONFIG_NULL || held[ns] <= quota + tails[ns],
+		/* What a commit gives up may be on its way to KV-RAM. */
+		sim_check(w,
+			  quota == CONFIG_NULL ||
+			      held[ns] <= quota + tails[ns] + p->shares[ns].leaving,
 			  "namespace %u holds %llu pages, its quota is %llu", ns,
 			  (unsigned long long)held[ns], (unsigned long long)quota);
 	}
 }
 
+/* Does it have a page that may go from the device? */
 static bool has_leaving(const struct pool *p, uint16_t name_space)
 {
 	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
 		const struct node *n = &p->prefix.nodes[i];
 
 		if (n->kind == NODE_TOKENS && n->name_space == name_space &&
-		    n->copies[TIER_DEVICE] != COPY_NONE && n->users == 0)
+		    n->copies[TIER_DEVICE] != COPY_NONE && n->users == 0 &&
+		    !(n->moves & (NODE_LEAVING | NODE_FILLING)) && n->children_in[TIER_DEVICE] == 0)
 			return true;
 	}
 	return false;
@@ -263,7 +289,10 @@ uint64_t pools_weakest(const struct pool *p)
 	count_held(p, held);
 	for (uint16_t ns = 0; ns < 2; ns++) {
 		const struct pool_share *s = &p->shares[ns];
-		uint32_t claim = held[ns] <= s->guaranteed_pages;
+		uint32_t claim;
+
+		held[ns] -= s->leaving;
+		claim = held[ns] <= s->guaranteed_pages;
 
 		if (s->quota_pages && held[ns] > s->quota_pages)
 			claim = 0;
@@ -280,5 +309,6 @@ bool pools_is_forced(const struct pool *p, uint16_t name_space)
 {
 	const struct pool_share *s = &p->shares[name_space];
 
-	return s->quota_pages && pool_held(p, name_space) + SIM_TABLE + 1 > s->quota_pages;
+	return s->quota_pages &&
+	       pool_held(p, name_space) - s->leaving + SIM_TABLE + 1 > s->quota_pages;
 }

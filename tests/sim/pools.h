@@ -18,7 +18,8 @@ void ask_attach(struct sim_client *c);
 /* Without a sequence: leave the pool; outside it: attach, or ask that it be dropped. */
 void ask_detach(struct sim_client *c);
 void ask_pool(struct sim_client *c);
-void ask_drop_retained(struct sim_client *c);
+struct sim_op *ask_admin(struct sim_client *c, uint32_t question, const char *argument,
+			 uint32_t allowed);
 void took_attach(struct sim_op *o, const struct completion *reply);
 void attach_failed(struct sim_op *o, int status);
 

@@ -14,9 +14,11 @@
 #include "daemon/base/random.h"
 #include "daemon/front/session.h"
 #include "shm/payload.h"
+#include "tests/sim/drops.h"
 #include "tests/sim/executor.h"
 #include "tests/sim/images.h"
 #include "tests/sim/pools.h"
+#include "tests/sim/spill.h"
 #include "tests/sim/text.h"
 
 #define SIM_FAILED      3 /* exit code of a run in which a check of the simulator failed */
@@ -58,6 +60,11 @@ struct sim_view { /* a sequence, as its client knows it */
 
 struct sim_client;
 
+struct sim_reuse { /* of a prompt */
+	uint32_t tokens, miss, tier;
+	uint32_t device_tokens; /* of them, from the start: on the device when it was asked for */
+};
+
 struct sim_op {
 	bool used;
 	struct sim_client *client;
@@ -71,7 +78,9 @@ struct sim_op {
 	bool cancelled;
 	bool exact; /* expected is what must come, if nothing was done since */
 	uint64_t done_before;
-	uint32_t expected, expected_miss, bound;
+	struct sim_reuse expected;
+	uint32_t bound;
+	uint64_t failed_before;         /* pages that could not be fetched */
 	uint32_t first, n, side, layer; /* of rows, of a commit */
 	struct sim_op *items[4];
 	uint32_t n_items;
@@ -125,12 +134,15 @@ struct sim {
 	struct core core;
 	struct device device, *cpu;
 	struct sim_executor copies, work;
+	struct sim_spill spill;
+	struct sim_drops drop_watch;
 	struct sim_client clients[SIM_CLIENTS];
 	uint32_t n_clients;
 	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, somebody_waits;
 	uint32_t work_rate; /* of 100: how often an executor runs a job */
 	uint32_t moves;     /* after each event: how fast things go on */
 	bool core_sleeps, slept;
+	bool busy; /* the last turn of the core had something to do */
 	uint64_t sleep_until_ns;
 	uint64_t done; /* things that can change what others find */
 	/* to see that a run did something */
@@ -204,10 +216,9 @@ void ask_null(struct sim_client *c);
 void answer_take(struct sim_op *o, const struct completion *reply);
 
 /* ---- model.c: what may be found ---- */
-/* The longest reuse of a prompt as of now, from the bytes of indexed pages; *miss why no more. */
-uint32_t model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
-		     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off,
-		     uint32_t *miss);
+/* The longest reuse of a prompt as of now, from the bytes of pages, and why no more. */
+struct sim_reuse model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
+			     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off);
 /* Nobody else can change what is found until this answer comes. */
 bool model_is_quiet(struct sim *w, const struct sim_view *v); /* v: its writes are no matter */
 /* What is committed is found; unless it has stopped to publish, or the answer came late. */

@@ -143,8 +143,13 @@ static void draw_config(struct sim *w)
 {
 	struct config *k = &w->config;
 	struct config_pool *p = &k->pools[0];
-	uint32_t pages = 24 + below(w, chance(w, 50) ? 30 : SIM_PAGES - 24);
+	/* Under pressure, if there is somewhere to go. */
+	uint32_t pages = 24 + below(w, chance(w, w->spill.on ? 85 : 50) ? 30 : SIM_PAGES - 24);
+	uint32_t budget = 2 + below(w, w->spill.on && chance(w, 75) ? 14 : pages);
+	uint32_t longest = pages - 1 < SIM_TABLE ? pages / 2 : SIM_TABLE;
 
+	if (w->spill.on && chance(w, 80))
+		longest = 6 + below(w, 6);
 	config_start(k);
 	k->n_pools = 1;
 	k->n_namespaces = w->mapped ? 1 : 2;
@@ -169,10 +174,9 @@ static void draw_config(struct sim *w)
 	    .min_capture_tokens = chance(w, 50) ? 20 : 0,
 	    .kv_cache_dtype = KERNEL_FLOAT32,
 	    .kv_page_size = SIM_PAGE_TOKENS,
-	    .max_sequence_length =
-		(pages - 1 < SIM_TABLE ? pages / 2 : SIM_TABLE) * SIM_PAGE_TOKENS,
+	    .max_sequence_length = longest * SIM_PAGE_TOKENS,
 	    .enable_prefix_caching = !chance(w, 4),
-	    .max_prefix_cache_pages = chance(w, 50) ? CONFIG_NULL : 4 + below(w, pages),
+	    .max_prefix_cache_pages = chance(w, w->spill.on ? 20 : 50) ? CONFIG_NULL : budget,
 	    .map = w->mapped,
 	    .retained_order = chance(w, 50) ? CONFIG_RETAINED_LEARNED : CONFIG_RETAINED_LRU,
 	    .shadow_lru = chance(w, 50),
@@ -198,8 +202,10 @@ static void draw_world(struct sim *w)
 	w->windows = chance(w, 25);
 	w->hybrid = chance(w, 45);
 	w->rules = chance(w, 35);
+	w->spill.on = chance(w, w->hybrid ? 10 : 80);
+	w->quiet |= w->spill.on && chance(w, 20);
 	w->work_rate = chance(w, 20) ? 2 : 10 + below(w, 90);
-	w->moves = w->quiet || chance(w, 25) ? 0 : below(w, 8);
+	w->moves = w->quiet || chance(w, 25) ? 0 : below(w, w->spill.on ? 24 : 8);
 	w->n_clients = 1 + below(w, SIM_CLIENTS);
 	w->now_ns = 1000000000 + random_below(&w->random, 1000000000);
 }
@@ -219,8 +225,10 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 	draw_world(w);
 	hybrid_piece_bytes = chance(w, 50) ? (64 + below(w, 1024)) * 8ull : HYBRID_PIECE_BYTES;
 	draw_config(w);
+	spill_draw(w);
 	sim_executor_init(&w->copies);
 	sim_executor_init(&w->work);
+	spill_begin(w);
 	sim_check(w, guard_install() == 0, "no fault guard");
 	sim_check(w, device_cpu_new(&w->copies.executor, &w->work.executor, &w->cpu) == 0,
 		  "no device");
@@ -233,6 +241,8 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 	    .boot_epoch = 1,
 	    .available_bytes = 1ull << 40,
 	    .device = &w->device,
+	    .arena = w->spill.arena,
+	    .ram_note = "none",
 	    .copies = &w->copies.executor,
 	    .work = &w->work.executor,
 	    .stats = &w->stats,
@@ -242,13 +252,17 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 	sim_check(w, core_init(&w->core, &o) == 0, "the core does not start");
 	sim_trace(w,
 		  "pages %llu, budget %llu, max %llu, mapped %d, quiet %d, hybrid %d, lanes %llu, "
-		  "slots %llu, order %u, rules %d, bits %u",
+		  "slots %llu, order %u, rules %d, bits %u, objects %u, floor %llu, fails %u "
+		  "and %u, hangs %u",
 		  (unsigned long long)w->config.pools[0].pool_pages,
 		  (unsigned long long)w->config.pools[0].max_prefix_cache_pages,
 		  (unsigned long long)w->config.pools[0].max_sequence_length, w->mapped, w->quiet,
 		  w->hybrid, (unsigned long long)w->config.pools[0].lanes,
 		  (unsigned long long)w->config.pools[0].retained_slots,
-		  w->config.pools[0].retained_order, w->rules, o.keys.kept_bits);
+		  w->config.pools[0].retained_order, w->rules, o.keys.kept_bits,
+		  w->spill.on ? w->spill.arena->most_objects : 0,
+		  (unsigned long long)w->config.pools[0].ram_floor_tokens, w->spill.down_fails,
+		  w->spill.up_fails, w->spill.hangs);
 	for (uint32_t i = 0; i < w->n_clients; i++) {
 		w->clients[i] = (struct sim_client){
 		    .sim = w,
@@ -292,7 +306,8 @@ void sim_turn(struct sim *w)
 		core_end_sleep(&w->core);
 	}
 	w->copies.wake = w->work.wake = false;
-	if (core_turn(&w->core) || !chance(w, 20))
+	w->busy = core_turn(&w->core);
+	if (w->busy || !chance(w, 20))
 		goto out;
 	w->core_sleeps = core_prepare_sleep(&w->core, &w->sleep_until_ns);
 	/* The daemon looks at its clock once in a while even if nothing wakes it. */
@@ -300,6 +315,7 @@ void sim_turn(struct sim *w)
 		w->sleep_until_ns = w->now_ns + NS_PER_S;
 	w->slept = true;
 out:
+	drops_look(w);
 	check_admissions(w);
 }
 
@@ -330,7 +346,9 @@ void sim_rest(struct sim *w)
 		sim_check(w, turns < 20000, "the world does not come to rest");
 		while (sim_executor_step(&w->copies, 0) || sim_executor_step(&w->work, 0))
 			some = true;
+		w->busy = false;
 		sim_turn(w);
+		some |= w->busy;
 		for (uint32_t i = 0; i < w->n_clients; i++)
 			some |= client_reap(&w->clients[i]);
 		some |= !sim_executor_is_idle(&w->copies) || !sim_executor_is_idle(&w->work) ||
@@ -353,6 +371,8 @@ void sim_end(struct sim *w)
 			client_die(&w->clients[i], true);
 	}
 	w->core_sleeps = false;
+	sim_executor_let_go(&w->copies);
+	w->spill.hangs = 0;
 	sim_rest(w);
 	for (uint32_t i = 0; i < w->n_clients; i++)
 		client_exit(&w->clients[i]);
@@ -364,9 +384,13 @@ void sim_end(struct sim *w)
 		  (unsigned long long)w->opens, (unsigned long long)w->cached,
 		  (unsigned long long)w->evictions, (unsigned long long)w->captures,
 		  (unsigned long long)w->claims, (unsigned long long)w->drops);
+	if (w->spill.arena)
+		spill_tell(w);
 	pools_leave_memory(w);
 	pool_evict_hook = NULL;
+	spill_stop(w);
 	core_deinit(&w->core);
+	spill_end(w);
 	statsfile_close(&w->stats, STATSFILE_STOPPED);
 	w->cpu->free(w->cpu);
 	failpoint_clear();

@@ -23,6 +23,22 @@
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 static uint32_t fork_copy __attribute__((unused)); /* what seq_fork wants copied */
+
+/* The page that would be given up next. */
+static inline uint32_t world_victim(const struct pool *p)
+{
+	struct retain_rank rank;
+
+	return retain_next(&p->retain, TIER_DEVICE, UINT64_MAX, &rank);
+}
+
+/* Both parts of a fork, without admission. */
+static inline int fork_of(const struct seq *parent, uint32_t max_tokens, struct seq **out)
+{
+	int r = seq_fork_new(parent, max_tokens, out);
+
+	return r ? r : seq_fork(parent, *out, &fork_copy);
+}
 static struct key_maker world_maker;
 static const uint8_t world_stamp[16] = {1, 2, 3};
 
@@ -32,6 +48,7 @@ static inline void world_init(struct pool *p, uint32_t pages, uint64_t budget)
 				     .page_tokens = PAGE,
 				     .max_sequence_tokens = 1u << 20,
 				     .nodes = pages + 64,
+				     .ram_pages = pages,
 				     .name_spaces = RETAIN_NAMESPACES,
 				     .prefix_budget = budget};
 

@@ -335,6 +335,7 @@ static void a_wrong_argument_is_named_with_its_value_and_what_is_accepted(void *
 	    {"lookup", "--prompts", "4096,,1", "commas"},
 	    {"lookup", "--prompts", "100", "multiple of --page-tokens 64"},
 	    {"lookup", "--resident", "100", "at least"},
+	    {"tiers", "--page-sizes", "8192,10000", "\"10000\" is not accepted: a multiple"},
 	    {"replay", "--clients", "4", "TRACE is missing"},
 	    {"sing", NULL, NULL, "\"sing\" is not a mode"},
 	};

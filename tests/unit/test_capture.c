@@ -96,7 +96,7 @@ static uint32_t found(const uint32_t *tokens, uint32_t n)
 
 static void reuse_goes_on_only_where_a_state_was_captured(void **state)
 {
-	struct seq *s = open_text(text, 5 * PAGE);
+	struct seq *s = open_text(text, 5 * PAGE), *other;
 
 	(void)state;
 	step_to(s, 2 * PAGE + 5);
@@ -105,6 +105,10 @@ static void reuse_goes_on_only_where_a_state_was_captured(void **state)
 	assert_int_equal(found(text, 5 * PAGE), 2 * PAGE + 5);
 	assert_int_equal(found(text, 2 * PAGE + 5), 0); /* the last token is left to compute */
 	assert_int_equal(found(text, 2 * PAGE + 6), 2 * PAGE + 5);
+	/* It went back to the state from pages that are on the device: none is missing there. */
+	other = open_text(text, 5 * PAGE);
+	assert_int_equal(pool.stats.ram_hit_pages, 0);
+	world_close(&other);
 	world_close(&s);
 	assert_int_equal(found(text, 5 * PAGE), 2 * PAGE + 5);
 	/* Pages behind the state are of no use to anybody. */
@@ -312,7 +316,7 @@ static void captures_are_skipped_with_their_reasons(void **state)
 	step_to(s, PAGE);
 	assert_int_equal(capture(s), CAPTURE_SHORT);
 	step_to(s, 2 * PAGE + 3);
-	assert_int_equal(seq_fork(s, 8 * PAGE, &f, &fork_copy), 0);
+	assert_int_equal(fork_of(s, 8 * PAGE, &f), 0);
 	assert_int_equal(seq_admit(f), 0);
 	assert_int_equal(capture(s), CAPTURE_SHARED);
 	world_close(&f);

@@ -128,10 +128,11 @@ static void the_gauges_of_a_namespace_carry_its_name(void **state)
 
 	assert_int_equal(counters_add_namespace(&w->counters, "a", &a), 0);
 	assert_int_equal(counters_add_namespace(&w->counters, "b", &b), 0);
-	namespace_counters_set(a, 7, 5, 3, 2);
-	namespace_counters_set(b, 11, 0, 0, 1);
+	namespace_counters_set(a, 7, 5, 13, 3, 2);
+	namespace_counters_set(b, 11, 0, 0, 0, 1);
 	assert_int_equal(value(w, "namespace_pages", "a"), 7);
 	assert_int_equal(value(w, "namespace_retained_pages", "a"), 5);
+	assert_int_equal(value(w, "namespace_kv_ram_bytes", "a"), 13);
 	assert_int_equal(value(w, "namespace_sequences", "a"), 3);
 	assert_int_equal(value(w, "namespace_sessions", "a"), 2);
 	assert_int_equal(value(w, "namespace_pages", "b"), 11);

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "daemon/base/clock.h"
 #include "shm/guard.h"
 #include "tests/unit/device_world.h"
 
@@ -83,6 +84,35 @@ static void zero_clears_large_records_too(void **state)
 {
 	make_large(*state, 4);
 	zero_pages(*state);
+}
+
+static void a_move_says_how_long_the_device_worked_on_it(void **state)
+{
+	struct world *w = *state;
+	const struct device_move moves[] = {{DEVICE_POOL, DEVICE_POOL, 0, 4ull << 20, 4ull << 20}};
+	struct device_job move = {.op = DEVICE_MOVE, .moves = moves, .n = 1};
+	uint64_t used_ns;
+
+	make_small(w, (8ull << 20) / 4096);
+	used_ns = clock_thread_ns();
+	assert_int_equal(run(w, &move), 0);
+	used_ns = clock_thread_ns() - used_ns;
+	/* Four MiB take longer than all that is around them. */
+	assert_in_range(move.busy_ns, used_ns / 2, used_ns);
+}
+
+static void zero_clears_many_small_records_too(void **state)
+{
+	struct world *w = *state;
+	uint32_t pages[100];
+	struct device_job j = {.op = DEVICE_ZERO, .pages = pages, .n = 100};
+
+	make_small(w, 200);
+	for (uint32_t i = 0; i < 100; i++)
+		pages[i] = 199 - 2 * i;
+	assert_int_equal(run(w, &j), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		assert_true(page_is(w, i, i % 2 ? 0 : POISON));
 }
 
 static float value_at(uint32_t token, uint32_t head, uint32_t element)
@@ -376,6 +406,8 @@ int main(void)
 	    TEST(memory_is_given_back_by_free),
 	    TEST(zero_clears_whole_records_and_no_others),
 	    TEST(zero_clears_large_records_too),
+	    TEST(zero_clears_many_small_records_too),
+	    TEST(a_move_says_how_long_the_device_worked_on_it),
 	    TEST(rows_lie_head_by_head_across_pages),
 	    TEST(rows_are_converted_and_what_saturates_is_counted),
 	    TEST(v_without_a_block_reads_the_rows_of_k),

@@ -25,7 +25,7 @@ static void the_note_says_what_was_got_and_what_to_change(void **state)
 	const struct segment collapsed = {.page_bytes = 2 * 1024 * 1024,
 					  .backing = SEGMENT_COLLAPSED};
 	const struct segment huge = {.page_bytes = 2 * 1024 * 1024, .backing = SEGMENT_HUGETLB};
-	const struct huge_pages none = {2 * mib, 0, 0}, some = {2 * mib, 300, 12};
+	const struct huge_pages none = {2 * mib, 0, 0, 0}, some = {2 * mib, 300, 12, 0};
 
 	(void)state;
 	check_note(&huge, 1024 * mib, some, "2 MiB huge pages");

@@ -16,7 +16,7 @@
 #include "daemon/base/testing.h"
 
 #define PAGES      400u
-#define STRIDE     (256u << 10)
+#define STRIDE     (32u << 10)
 #define BATCH      (MOVER_ZERO_BYTES / STRIDE)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 

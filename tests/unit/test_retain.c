@@ -72,8 +72,8 @@ static uint32_t make(struct world *w, uint32_t parent, uint32_t text, uint64_t t
 			 PREFIX_NEW);
 	assert_int_equal(retain_touch(&w->retain, node, tick, RETAIN_NEW, run), 0);
 	prefix_put_copy(&w->prefix, node, TIER_DEVICE, node);
-	retain_busy(&w->retain, parent);
-	retain_idle(&w->retain, node);
+	retain_put(&w->retain, node, TIER_DEVICE);
+	retain_look(&w->retain, parent);
 	return node;
 }
 
@@ -105,7 +105,7 @@ static void reuse_chain(struct world *w, const uint32_t *nodes, uint32_t n)
 static void hold(struct world *w, uint32_t node)
 {
 	while (prefix_hold(&w->prefix, node)) {
-		retain_busy(&w->retain, node);
+		retain_look(&w->retain, node);
 		node = w->prefix.nodes[node].parent;
 	}
 }
@@ -116,25 +116,25 @@ static void release(struct world *w, uint32_t node)
 		uint32_t above = prefix_release(&w->prefix, node);
 
 		if (above != NODE_NONE)
-			retain_idle(&w->retain, node);
+			retain_look(&w->retain, node);
 		node = above;
 	}
 }
 
 static uint32_t victim(const struct world *w, uint16_t name_space)
 {
-	uint64_t tick;
+	struct retain_rank rank;
 
-	return retain_victim(&w->retain, name_space, &tick);
+	return retain_victim(&w->retain, TIER_DEVICE, name_space, &rank);
 }
 
 static void drop(struct world *w, uint32_t node)
 {
 	uint32_t parent = w->prefix.nodes[node].parent;
 
-	retain_remove(&w->retain, node);
+	retain_remove(&w->retain, node, TIER_DEVICE);
 	prefix_drop_copy(&w->prefix, node, TIER_DEVICE);
-	retain_idle(&w->retain, parent);
+	retain_look(&w->retain, parent);
 	check(w);
 }
 
@@ -223,15 +223,17 @@ static void namespaces_have_orders_of_their_own(void **state)
 {
 	struct world *w = *state;
 	uint32_t a[1], b[2], c[1];
-	uint64_t tick;
+	struct retain_rank rank;
 
 	make_chain(w, w->root[0], 1, 1, a);
 	make_chain(w, w->root[1], 1, 2, b);
 	make_chain(w, w->root[0], 2, 1, c);
-	assert_int_equal(retain_victim(&w->retain, 0, &tick), a[0]);
-	assert_int_equal(tick, 1);
-	assert_int_equal(retain_victim(&w->retain, 1, &tick), b[1]);
-	assert_int_equal(tick, 2);
+	assert_int_equal(retain_victim(&w->retain, TIER_DEVICE, 0, &rank), a[0]);
+	assert_int_equal(rank.tick, 1);
+	assert_int_equal(retain_victim(&w->retain, TIER_DEVICE, 1, &rank), b[1]);
+	assert_int_equal(rank.tick, 2);
+	assert_int_equal(retain_next(&w->retain, TIER_DEVICE, 3, &rank), a[0]);
+	assert_int_equal(retain_next(&w->retain, TIER_RAM, 3, &rank), NODE_NONE);
 	assert_order(w, 1, (uint32_t[]){b[1], b[0]}, 2);
 	assert_order(w, 0, (uint32_t[]){a[0], c[0]}, 2);
 	assert_int_equal(victim(w, 63), NODE_NONE);
@@ -269,8 +271,8 @@ static void a_page_that_does_not_continue_a_run_is_told_to_go_elsewhere(void **s
 	tick = retain_open(&w->retain);
 	assert_int_equal(retain_touch(&w->retain, node, tick, RETAIN_NEW, &other), 0);
 	prefix_put_copy(&w->prefix, node, TIER_DEVICE, node);
-	retain_busy(&w->retain, a);
-	retain_idle(&w->retain, node);
+	retain_put(&w->retain, node, TIER_DEVICE);
+	retain_look(&w->retain, a);
 	retain_let_go(&w->retain, &other);
 	retain_let_go(&w->retain, &run);
 	assert_order(w, 0, (uint32_t[]){b, node, a}, 3);

@@ -296,12 +296,12 @@ static void a_parent_waits_for_its_children(void **state)
 	init_learned(32, 16, false);
 	shared = fork_chains();
 	while (w.pool.indexed > 1) {
-		assert_int_not_equal(retain_next(&w.pool.retain, UINT64_MAX), shared);
+		assert_int_not_equal(world_victim(&w.pool), shared);
 		one = 1;
 		pool_drop_retained(&w.pool, RETAIN_NAMESPACES, &one);
 		world_check(&w.pool);
 	}
-	assert_int_equal(retain_next(&w.pool.retain, UINT64_MAX), shared);
+	assert_int_equal(world_victim(&w.pool), shared);
 }
 
 static void a_parent_that_does_not_wait_is_noticed(void **state)
@@ -332,14 +332,14 @@ static void a_run_in_use_stays(void **state)
 	(void)state;
 	init_learned(32, 16, false);
 	s = open_page(world_tokens(tokens, 2 * PAGE + 1, 0, 1));
-	assert_int_equal(retain_next(&w.pool.retain, UINT64_MAX), NODE_NONE);
+	assert_int_equal(world_victim(&w.pool), NODE_NONE);
 	assert_false(pool_make_room(&w.pool, 32));
 	world_close(&s);
-	assert_int_not_equal(retain_next(&w.pool.retain, UINT64_MAX), NODE_NONE);
+	assert_int_not_equal(world_victim(&w.pool), NODE_NONE);
 
 	protection_off[PROTECTION_run_in_use_stays] = true;
 	s = open_page(tokens);
-	assert_int_not_equal(retain_next(&w.pool.retain, UINT64_MAX), NODE_NONE);
+	assert_int_not_equal(world_victim(&w.pool), NODE_NONE);
 	protection_off[PROTECTION_run_in_use_stays] = false;
 	world_close(&s);
 }
@@ -477,7 +477,7 @@ static void all_pages_may_be_in_use(void **state)
 	init_learned(9, 2, false);
 	for (uint32_t i = 0; i < 3; i++)
 		s[i] = open_page(world_tokens(tokens[i], 2 * PAGE + 1, 0, i + 1));
-	assert_int_equal(retain_next(&w.pool.retain, UINT64_MAX), NODE_NONE);
+	assert_int_equal(world_victim(&w.pool), NODE_NONE);
 	world_check(&w.pool);
 	for (uint32_t i = 0; i < 3; i++) {
 		world_close(&s[i]);

@@ -78,7 +78,7 @@ static void a_step_wants_the_pages_that_are_not_there_yet(void **state)
 	assert_int_equal(n, 1);
 	assert_int_equal(step_wants(s, 10 * PAGE, 10 * PAGE, &n), 0);
 	assert_int_equal(n, 7);
-	assert_int_equal(seq_fork(s, 10 * PAGE, &f, &fork_copy), 0);
+	assert_int_equal(fork_of(s, 10 * PAGE, &f), 0);
 	assert_int_equal(step_wants(s, 3 * PAGE, 0, &n), 0);
 	assert_int_equal(n, 1); /* the copy */
 	assert_int_equal(seq_admit(f), 0);
@@ -170,7 +170,7 @@ static void an_abort_leaves_everything_as_before_and_may_be_repeated(void **stat
 	assert_as_before(s, &before);
 	assert_int_equal(p->stats.aborts, 1);
 	/* With a copy of the partial page: the shared one is back in its place. */
-	assert_int_equal(seq_fork(s, 10 * PAGE, &f, &fork_copy), 0);
+	assert_int_equal(fork_of(s, 10 * PAGE, &f), 0);
 	assert_int_equal(seq_admit(f), 0);
 	world_begin(s, 6 * PAGE);
 	assert_int_not_equal(s->table[2], before.table[2]);
@@ -354,7 +354,7 @@ static void its_pages_wait_in_quarantine_until_the_client_is_done_with_them(void
 	struct shot before;
 	uint32_t taken[8];
 
-	assert_int_equal(seq_fork(s, 10 * PAGE, &f, &fork_copy), 0);
+	assert_int_equal(fork_of(s, 10 * PAGE, &f), 0);
 	assert_int_equal(seq_admit(f), 0);
 	before = look(s);
 	world_begin(s, 6 * PAGE); /* a copy and three more */

@@ -238,7 +238,7 @@ static void forks_and_duplicates_are_counted_once_each(void **state)
 	assert_int_equal(pool.shares[1].surplus, 3);
 	assert_int_equal(pool_held(&pool, 1), 3 + 1 + 3 + 1);
 	world_check(&pool);
-	assert_int_equal(seq_fork(a, 4 * PAGE, &child, &fork_copy), 0);
+	assert_int_equal(fork_of(a, 4 * PAGE, &child), 0);
 	assert_int_equal(pool_held(&pool, 1), 8);
 	assert_int_equal(seq_admit(child), POOL_QUOTA);
 	world_close(&b);

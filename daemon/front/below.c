@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* below: see below.h. Core thread; nothing here blocks. */
+#include "daemon/front/below.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+/* What the configuration and the model say, before KV-RAM itself is asked. */
+static bool is_meant_to(const struct core_pool *p)
+{
+	return p->core->ram && !p->layout.n && p->config->enable_prefix_caching;
+}
+
+static bool page_fits(const struct core_pool *p)
+{
+	return p->geometry.page_stride <= p->core->ram->arena->bytes;
+}
+
+uint32_t below_pages(const struct core_pool *p, uint64_t most)
+{
+	const struct arena *a;
+	uint64_t pages;
+
+	if (!is_meant_to(p) || !page_fits(p))
+		return 0;
+	a = p->core->ram->arena;
+	pages = a->bytes / p->geometry.page_stride;
+	if (pages > a->most_objects)
+		pages = a->most_objects;
+	return (uint32_t)(pages < most ? pages : most);
+}
+
+static void moved(void *context)
+{
+	core_pool_settle(context);
+}
+
+/* Why it is not meant to have any. */
+static const char *no_need(const struct core_pool *p)
+{
+	if (!p->core->ram)
+		return "KV-RAM is off";
+	return p->layout.n ? "only dense models use it in this version" : "prefix caching is off";
+}
+
+static const char *refusal(int result)
+{
+	switch (result) {
+	case -ENOSPC:
+		return "the pools have pages of too many sizes already";
+	case -E2BIG:
+		return "its pages are too large";
+	default:
+		return "the daemon has no memory for that";
+	}
+}
+
+void below_put(struct core_pool *p)
+{
+	struct core *c = p->core;
+	int r = 0;
+
+	p->ram_note[0] = 0;
+	if (!is_meant_to(p)) {
+		snprintf(p->ram_note, sizeof(p->ram_note), "%s", no_need(p));
+		return;
+	}
+	if (!page_fits(p))
+		snprintf(p->ram_note, sizeof(p->ram_note),
+			 "a page has %" PRIu64 " bytes, KV-RAM %" PRIu64
+			 "; a larger kv_ram_bytes would change it",
+			 p->geometry.page_stride, c->ram->arena->bytes);
+	else
+		r = ram_pool_init(&p->ram, c->ram, &p->pool, c->device, &p->memory, moved, p);
+	if (r)
+		snprintf(p->ram_note, sizeof(p->ram_note), "%s", refusal(r));
+	if (p->ram_note[0])
+		log_write(c->log, LOG_LEVEL_WARNING, "pool %s: KV-RAM does not serve it: %s",
+			  p->config->name, p->ram_note);
+}
+
+bool below_is_missed(const struct core_pool *p)
+{
+	return is_meant_to(p) && p->ram_note[0];
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fetch: requests that need pages which are in KV-RAM: an open whose match goes on there, and
+ * whatever is asked of a sequence that has made room for others. Core thread; nothing blocks.
+ */
+#include "daemon/base/panic.h"
+#include "daemon/front/request.h"
+#include "daemon/state/park.h"
+
+#define FETCH_PAGES 64 /* that room is made for at once */
+
+static void stop_waiting(struct request *r)
+{
+	if (list_is_empty(&r->in_wait))
+		return;
+	list_remove(&r->in_wait);
+	core_pool_settle(r->pool); /* whose turn is it now? */
+}
+
+/* Ask for those that nobody has asked for yet: 0, WAIT (no free page), MORE (the budget is over).
+ */
+static int ask_for_pages(struct request *r, uint32_t *budget)
+{
+	struct request_prompt *t = &r->u.prompt;
+	struct core_pool *p = r->pool;
+
+	for (; t->asked < t->match.walk.position; t->asked++) {
+		const struct node *n = &p->pool.prefix.nodes[t->match.path[t->asked]];
+		int result;
+
+		if (n->copies[TIER_DEVICE] != COPY_NONE || !node_is_in_ram(n))
+			continue;
+		if (*budget == 0)
+			return POOL_MORE;
+		--*budget;
+		if (request_is_behind(&p->starving, r))
+			return POOL_WAIT;
+		result = pool_fetch(&p->pool, t->match.path[t->asked]);
+		if (result == POOL_NEVER)
+			break;
+		if (result)
+			return result;
+	}
+	return 0;
+}
+
+/* No copy is on its way whose end would change anything. */
+static bool nothing_comes(const struct core_pool *p)
+{
+	const struct pool *x = &p->pool;
+
+	return x->leaving + x->arriving + x->parting == 0 && pages_free(&x->pages) == 0;
+}
+
+/* Its pages are held while it waits, and nobody may push it: who has to wait behind another goes
+ * on with what has come. */
+static enum run_result no_page(struct request *r)
+{
+	struct request_prompt *t = &r->u.prompt;
+	struct core_pool *p = r->pool;
+	uint32_t left = t->match.walk.position - t->asked;
+	uint32_t window = left < FETCH_PAGES ? left : FETCH_PAGES;
+	int result = park_make_room(&p->pool, window, request_rank(r));
+
+	if (result == POOL_WAIT)
+		result = park_make_room(&p->pool, 1, request_rank(r));
+	if (result == POOL_MORE)
+		return RUN_MORE;
+	if (request_is_behind(&p->starving, r) && nothing_comes(p)) {
+		match_cut(&t->match, t->asked);
+		list_remove(&r->in_wait);
+		return RUN_MORE;
+	}
+	mover_kick(&p->mover);
+	request_wait(r, &p->starving);
+	return RUN_WAIT;
+}
+
+enum run_result request_fetch(struct request *r, uint32_t *budget)
+{
+	struct request_prompt *t = &r->u.prompt;
+	struct core_pool *p = r->pool;
+	int result;
+
+	if (p->state != CORE_POOL_READY)
+		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
+	if (r->batch)
+		return refuse(r, WIRE_EAGAIN, "it would have to wait for pages from KV-RAM");
+	if (t->phase != PROMPT_FETCH) {
+		t->phase = PROMPT_FETCH;
+		t->fetch_ns = clock_now(&p->core->clock);
+		t->asked = t->match.walk.on_device;
+		t->fetched = t->asked;
+	}
+	result = ask_for_pages(r, budget);
+	if (result == POOL_MORE)
+		return RUN_MORE;
+	if (result == POOL_WAIT)
+		return no_page(r);
+	for (; t->fetched < t->match.walk.position; t->fetched++) {
+		const struct node *n = &p->pool.prefix.nodes[t->match.path[t->fetched]];
+
+		if (node_is_on_device(n))
+			continue;
+		if (n->moves & NODE_FILLING && !(n->moves & NODE_FAILED))
+			break;
+		match_cut(&t->match, t->fetched);
+		list_remove(&r->in_wait);
+		return RUN_MORE;
+	}
+	if (t->fetched < t->match.walk.position) {
+		request_wait(r, &p->fetching);
+		return RUN_WAIT;
+	}
+	stop_waiting(r);
+	return RUN_DONE;
+}
+
+enum run_result request_bring_back(struct request *r, uint32_t *budget)
+{
+	struct core_pool *p = r->pool;
+	struct seq *s = r->sequence->seq;
+	int result;
+
+	if (p->state != CORE_POOL_READY)
+		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
+	result = park_return(s, request_is_behind(&p->starving, r), budget);
+	p->published_change = true;
+	if (result == POOL_MORE)
+		return RUN_MORE;
+	if (result == POOL_LOST)
+		return refuse(r, WIRE_ELOST,
+			      "a part of the sequence could not be copied back from KV-RAM; close "
+			      "it");
+	if (result) {
+		if (r->batch)
+			return refuse(r, WIRE_EAGAIN,
+				      "it would have to wait for pages from KV-RAM");
+		mover_kick(&p->mover);
+		request_wait(r, result == POOL_FULL ? &p->starving : &p->fetching);
+		return RUN_WAIT;
+	}
+	stop_waiting(r);
+	return RUN_DONE;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tiers: where what is known lies, and what moved between: JSON for operators. Core thread. */
+#include <string.h>
+
+#include "daemon/front/admin.h"
+
+static json_t *number(uint64_t value)
+{
+	return json_integer((json_int_t)value);
+}
+
+static json_t *tier_line(const char *tier, const char *state, uint64_t used_bytes,
+			 uint64_t capacity_bytes, uint64_t wanted_bytes, const char *note)
+{
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:s}", "tier", tier, "state", state,
+			 "used_bytes", number(used_bytes), "capacity_bytes", number(capacity_bytes),
+			 "wanted_bytes", number(wanted_bytes), "note", note);
+}
+
+/* ---- the device ---- */
+
+static uint64_t wanted_bytes(const struct core_pool *p)
+{
+	return p->plan.pages * p->geometry.page_stride + p->layout.slot_bytes +
+	       p->layout.retained_bytes;
+}
+
+static uint64_t used_pages(const struct core_pool *p)
+{
+	return p->pool.limits.pages - pages_free(&p->pool.pages);
+}
+
+/* Of its pages, of the slots of its live sequences and of its retained states. */
+static uint64_t used_bytes(const struct core_pool *p)
+{
+	const struct images *x = &p->pool.images;
+	uint64_t lanes = x->n_lanes - x->lanes_free;
+
+	return used_pages(p) * p->geometry.page_stride +
+	       lanes * (2 * p->layout.state_stride + p->layout.ring_stride) +
+	       x->in_use * (p->layout.state_stride + p->layout.ring_stride);
+}
+
+static bool has_pages(const struct core_pool *p)
+{
+	return p->pool.limits.pages > 0;
+}
+
+static json_t *device_line(const struct core *c)
+{
+	uint64_t used = 0, there = 0, wanted = 0;
+
+	for (uint32_t i = 0; i < c->n_pools; i++) {
+		const struct core_pool *p = c->pool[i];
+
+		wanted += wanted_bytes(p);
+		if (!has_pages(p))
+			continue;
+		there += wanted_bytes(p);
+		used += used_bytes(p);
+	}
+	return tier_line("device", "on", used, there, wanted, c->device->name);
+}
+
+/* ---- KV-RAM ---- */
+
+json_t *tiers_describe_ram(const struct core *c)
+{
+	static const char *const states[] = {
+	    [ARENA_ARRIVING] = "arriving", [ARENA_WHOLE] = "on", [ARENA_PARTIAL] = "partial"};
+	const struct arena *a = c->ram ? c->ram->arena : NULL;
+
+	if (!a)
+		return tier_line("KV-RAM", "off", 0, 0, 0, c->ram_note);
+	return tier_line("KV-RAM", states[a->state], c->ram->used_bytes, a->arrived_bytes, a->bytes,
+			 a->note);
+}
+
+static json_t *namespace_line(const struct core *c, uint32_t i)
+{
+	const struct ram_share *share = &c->ram->shares[i];
+
+	return json_pack("{s:s, s:o, s:o, s:o}", "namespace", c->namespaces[i].name,
+			 "kv_ram_used_bytes", number(share->used_bytes), "guaranteed_bytes",
+			 number(share->guaranteed_bytes), "max_bytes",
+			 share->quota_bytes ? number(share->quota_bytes) : json_null());
+}
+
+static json_t *namespaces_of(const struct core *c)
+{
+	json_t *list = json_array();
+
+	for (uint32_t i = 0; c->ram && i < c->config->n_namespaces; i++)
+		json_array_append_new(list, namespace_line(c, i));
+	return list;
+}
+
+/* ---- a pool ---- */
+
+/* Of a pool that is not there now: what it counted before it was dropped. */
+static const struct pool_stats *stats_of(const struct core_pool *p)
+{
+	return has_pages(p) ? &p->pool.stats : &p->past.stats;
+}
+
+static json_t *pool_tiers(const struct core_pool *p)
+{
+	const struct pool_stats *s = stats_of(p);
+	uint64_t hit_pages = s->reused_tokens / p->config->kv_page_size;
+
+	return json_pack("[{s:s, s:o, s:o, s:o}, {s:s, s:o, s:o, s:o}]", "tier", "device", "pages",
+			 number(used_pages(p)), "used_bytes", number(used_bytes(p)), "hit_pages",
+			 number(hit_pages - s->ram_hit_pages), "tier", "KV-RAM", "pages",
+			 number(p->pool.in_ram), "used_bytes", number(p->ram.used_bytes),
+			 "hit_pages", number(s->ram_hit_pages));
+}
+
+static json_t *pool_moves(const struct core_pool *p)
+{
+	const struct pool_stats *s = stats_of(p);
+
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+			 "leaving_pages", number(p->pool.leaving), "arriving_pages",
+			 number(p->pool.arriving), "spills", number(s->spills), "spills_kept",
+			 number(s->spills_kept), "spills_failed", number(s->spills_failed),
+			 "releases", number(s->releases), "refused", number(s->ram_refused),
+			 "displaced", number(s->ram_displaced), "restores", number(s->restores),
+			 "restores_failed", number(s->restores_failed), "discards",
+			 number(s->discards), "down_bytes", number(p->ram.down.bytes), "up_bytes",
+			 number(p->ram.up.bytes));
+}
+
+static json_t *ram_answer(const struct core_pool *p)
+{
+	if (!has_pages(p))
+		return json_null();
+	return p->ram_note[0] ? json_sprintf("no: %s", p->ram_note) : json_string("yes");
+}
+
+static json_t *pool_line(const struct core_pool *p, bool whole)
+{
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "pool", p->config->name, "kv_ram",
+			 ram_answer(p), "floor_tokens", number(p->config->ram_floor_tokens),
+			 "hits_in_kv_ram", number(stats_of(p)->ram_hits), "tiers", pool_tiers(p),
+			 "moves", pool_moves(p), "order", order_describe(p, whole));
+}
+
+json_t *tiers_describe(const struct core *c, const char *which)
+{
+	bool all = !which[0] || !strcmp(which, PAYLOAD_ADMIN_WHOLE);
+	json_t *pools = json_array();
+
+	for (uint32_t i = 0; i < c->n_pools; i++) {
+		if (all || !strcmp(c->pool[i]->config->name, which))
+			json_array_append_new(pools, pool_line(c->pool[i], which[0]));
+	}
+	if (!all && json_array_size(pools) == 0) {
+		json_decref(pools);
+		return NULL;
+	}
+	return json_pack("{s:[o, o, o], s:o, s:o}", "tiers", device_line(c), tiers_describe_ram(c),
+			 tier_line("KV-disk", "off", 0, 0, 0, "off: not in this version"),
+			 "namespaces", namespaces_of(c), "pools", pools);
+}

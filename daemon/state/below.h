@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_STATE_BELOW_H
+#define KVHOST_STATE_BELOW_H
+
+/*
+ * below: the tier under the device, as a pool sees it: places for pages, and copies down and up,
+ * of which it is told later. Whoever is under it (daemon/tier/ram.h) gives the functions.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pool;
+struct seq;
+
+struct pool_rank { /* of who wants a page, or has some: interactive first, then the earlier one */
+	bool interactive;
+	uint64_t serial;
+};
+
+enum pool_need {                     /* why a page must have a place below */
+		 POOL_NEED_NONE = 0, /* it may go for nowhere */
+		 POOL_NEED_HEAD,     /* something below it is there already */
+		 POOL_NEED_LIVE,     /* it is a live sequence's */
+};
+
+/* The tier below the device, for a pool. Nothing here blocks; copies are told of later. */
+struct pool_below {
+	/* A place for a page that is to leave the device. 0 and *place; POOL_NEVER: nothing there
+	 * ranks below it (not if it is needed); POOL_WAIT: what could make room is being copied.
+	 * May give up others (pool_give_up_ram). */
+	int (*take)(void *context, uint32_t node, enum pool_need need, uint32_t *place);
+	int (*take_private)(void *context, uint16_t name_space, uint32_t *place);
+	void (*give)(void *context, uint32_t place);
+	void (*down)(void *context, uint32_t node); /* then pool_came_down, in this order */
+	void (*up)(void *context, uint32_t node);   /* then pool_came_up, in this order */
+	/* The same for a private page (then park_moved): a ticket, by which it can be said that
+	 * its sequence is gone. */
+	uint32_t (*move_private)(void *context, bool up, struct seq *s, uint32_t index,
+				 uint32_t page, uint32_t place);
+	void (*orphan)(void *context, bool up, uint32_t ticket);
+	/* Pages that live sequences may have there, beside what others were promised. */
+	uint64_t (*room)(void *context);
+	void *context;
+};
+
+#endif

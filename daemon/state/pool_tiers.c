@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool_tiers: pages of a pool between the device and the tier below it; see pool.h. Core thread;
+ * nothing here blocks.
+ *
+ * A page that is given up on the device and has no copy below gets one first: until that is there
+ * it can be found as before, and if it is wanted meanwhile it stays. It goes after what stands on
+ * it: a page whose own copy is there earlier waits, and stays if one of those stays. A page that is
+ * fetched has its place on the device from the start, and is ready once its bytes are there. A copy
+ * below stays when a page is fetched, so that it can be given up again without a write.
+ */
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+#include "daemon/state/pool.h"
+
+static void count_in_ram(struct pool *p, uint32_t node, int change)
+{
+	struct pool_share *share = &p->shares[p->prefix.nodes[node].name_space];
+
+	must(change > 0 || (p->in_ram > 0 && share->in_ram > 0));
+	p->in_ram += (uint64_t)change;
+	share->in_ram += (uint64_t)change;
+}
+
+/* ---- down ---- */
+
+static void begin_leaving(struct pool *p, uint32_t node)
+{
+	uint32_t parent = p->prefix.nodes[node].parent;
+
+	retain_remove(&p->retain, node, TIER_DEVICE);
+	prefix_leave(&p->prefix, node);
+	p->leaving++;
+	p->shares[p->prefix.nodes[node].name_space].leaving++;
+	retain_look(&p->retain, parent);
+}
+
+void pool_stay(struct pool *p, uint32_t node)
+{
+	const struct node *n;
+
+	for (; p->prefix.nodes[node].moves & NODE_LEAVING; node = n->parent) {
+		n = &p->prefix.nodes[node];
+		must(p->leaving > 0 && p->shares[n->name_space].leaving > 0);
+		p->leaving--;
+		p->shares[n->name_space].leaving--;
+		prefix_stay(&p->prefix, node);
+		retain_put(&p->retain, node, TIER_DEVICE);
+		retain_look(&p->retain, n->parent);
+	}
+}
+
+static void put_in_ram(struct pool *p, uint32_t node, uint32_t place)
+{
+	prefix_put_copy(&p->prefix, node, TIER_RAM, place);
+	p->prefix.nodes[node].moves |= NODE_FILLING_RAM;
+	retain_put(&p->retain, node, TIER_RAM);
+	retain_look(&p->retain, p->prefix.nodes[node].parent);
+	count_in_ram(p, node, 1);
+}
+
+static void drop_from_ram(struct pool *p, uint32_t node);
+
+/* It goes without a copy, after what stands on it. */
+static void let_go(struct pool *p, uint32_t node)
+{
+	if (p->prefix.nodes[node].moves & NODE_SPOILT_RAM &&
+	    prefix_may_leave(&p->prefix, node, TIER_RAM))
+		drop_from_ram(p, node);
+	if (p->prefix.nodes[node].children_leaving)
+		begin_leaving(p, node);
+	else
+		pool_evict(p, node);
+}
+
+/* Twice is enough: whoever waits for its page is not to wait for ever. What stands on it in KV-RAM
+ * is found again when somebody makes the page anew. */
+static bool is_given_up_on(const struct node *n)
+{
+	return n->moves & NODE_TRIED_AGAIN && !n->parked && protection(failed_spills_make_room) &&
+	       (n->moves & NODE_SPOILT_RAM || !n->children_in[TIER_RAM]);
+}
+
+int pool_send_down(struct pool *p, uint32_t node)
+{
+	struct node *n = &p->prefix.nodes[node];
+	uint32_t place;
+	int r;
+
+	if (!p->below) {
+		pool_evict(p, node);
+		return 0;
+	}
+	if (node_is_in_ram(n)) {
+		p->stats.releases++;
+		let_go(p, node);
+		return 0;
+	}
+	if (is_given_up_on(n)) {
+		let_go(p, node);
+		return 0;
+	}
+	if (n->moves & NODE_FILLING_RAM) {
+		/* It was wanted again while it left, and is not any more. */
+		begin_leaving(p, node);
+		return 0;
+	}
+	if (n->moves & NODE_SPOILT_RAM) {
+		n->moves &= (uint8_t)~NODE_SPOILT_RAM;
+		n->moves |= NODE_FILLING_RAM;
+		retain_look(&p->retain, node);
+	} else {
+		enum pool_need need = POOL_NEED_NONE;
+
+		if (n->parked)
+			need = POOL_NEED_LIVE;
+		else if (n->children_in[TIER_RAM] && protection(heads_outlive_tails))
+			need = POOL_NEED_HEAD;
+		r = p->below->take(p->below->context, node, need, &place);
+		if (r == POOL_NEVER) {
+			p->stats.ram_refused++;
+			let_go(p, node);
+			return 0;
+		}
+		if (r)
+			return r;
+		put_in_ram(p, node, place);
+	}
+	begin_leaving(p, node);
+	p->below->down(p->below->context, node);
+	return 0;
+}
+
+/* The copy in KV-RAM goes; its node may go with it. */
+static void drop_from_ram(struct pool *p, uint32_t node)
+{
+	struct node *n = &p->prefix.nodes[node];
+	uint32_t place = n->copies[TIER_RAM], parent = n->parent;
+
+	p->stats.discards += n->copies[TIER_DEVICE] == COPY_NONE;
+	count_in_ram(p, node, -1);
+	retain_remove(&p->retain, node, TIER_RAM);
+	prefix_drop_copy(&p->prefix, node, TIER_RAM);
+	p->below->give(p->below->context, place);
+	retain_look(&p->retain, parent);
+}
+
+void pool_came_down(struct pool *p, uint32_t node, int result)
+{
+	struct node *n = &p->prefix.nodes[node];
+
+	must(n->moves & NODE_FILLING_RAM);
+	n->moves &= (uint8_t)~NODE_FILLING_RAM;
+	if (result && protection(failed_copies_are_dropped)) {
+		p->stats.spills_failed++;
+		p->trim_is_due |= !!(n->moves & NODE_LEAVING);
+		if (n->moves & NODE_LEAVING)
+			n->moves |= n->moves & NODE_TRIED ? NODE_TRIED_AGAIN : NODE_TRIED;
+		pool_stay(p, node);
+		if (n->children_in[TIER_RAM] == 0 && n->ram_pins == 0) {
+			drop_from_ram(p, node);
+			return;
+		}
+		/* What stands on it there needs it, or it is being moved: for the next try. */
+		n->moves |= NODE_SPOILT_RAM;
+		retain_look(&p->retain, node);
+		return;
+	}
+	p->stats.spills++;
+	retain_look(&p->retain, node);
+	if (!(n->moves & NODE_LEAVING))
+		p->stats.spills_kept++;
+	else if (pool_may_follow(p, node))
+		pool_evict(p, node);
+}
+
+void pool_give_up_ram(struct pool *p, uint32_t node)
+{
+	must(prefix_may_leave(&p->prefix, node, TIER_RAM));
+	drop_from_ram(p, node);
+}
+
+bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
+{
+	bool all = name_space == RETAIN_NAMESPACES;
+	struct retain_rank rank;
+
+	if (!p->below)
+		return true;
+	for (; *budget; --*budget) {
+		uint32_t node = all ? retain_next(&p->retain, TIER_RAM, UINT64_MAX, &rank)
+				    : retain_victim(&p->retain, TIER_RAM, name_space, &rank);
+
+		if (node == NODE_NONE)
+			return true;
+		drop_from_ram(p, node);
+	}
+	return false;
+}
+
+void pool_park(struct pool *p, uint32_t node)
+{
+	prefix_park(&p->prefix, node);
+	retain_look(&p->retain, node);
+}
+
+void pool_unpark(struct pool *p, uint32_t node)
+{
+	/* Its node may go with it. */
+	if (prefix_unpark(&p->prefix, node))
+		retain_look(&p->retain, node);
+}
+
+/* ---- up ---- */
+
+int pool_fetch(struct pool *p, uint32_t node)
+{
+	struct node *n = &p->prefix.nodes[node];
+	uint32_t page;
+
+	must(p->below && n->users && node_is_in_ram(n) && n->copies[TIER_DEVICE] == COPY_NONE);
+	if (!node_carries(&p->prefix.nodes[n->parent]))
+		return POOL_NEVER;
+	if (!pool_keep_quota(p, n->name_space, 1))
+		return POOL_WAIT;
+	if (pages_take_any(&p->pages, &page))
+		return POOL_WAIT;
+	n->moves |= NODE_FILLING;
+	n->ram_pins++;
+	pool_index(p, node, page);
+	p->arriving++;
+	p->shares[n->name_space].arriving++;
+	p->below->up(p->below->context, node);
+	if (!p->retain.learned)
+		pool_trim(p); /* it is one more within the budget */
+	return 0;
+}
+
+void pool_came_up(struct pool *p, uint32_t node, int result)
+{
+	struct node *n = &p->prefix.nodes[node];
+
+	must(n->moves & NODE_FILLING && n->ram_pins > 0 && p->arriving > 0);
+	n->ram_pins--;
+	p->arriving--;
+	p->shares[n->name_space].arriving--;
+	if (result)
+		n->moves |= NODE_SPOILT_RAM;
+	if ((result || p->prefix.nodes[n->parent].moves & NODE_FAILED) &&
+	    protection(failed_copies_are_dropped)) {
+		p->stats.restores_failed++;
+		n->moves |= NODE_FAILED;
+		retain_look(&p->retain, node);
+		if (pool_may_follow(p, node))
+			pool_evict(p, node);
+		pool_trim(p); /* what it stood on may go now */
+		return;
+	}
+	n->moves &= (uint8_t)~NODE_FILLING;
+	p->stats.restores++;
+	retain_look(&p->retain, node);
+	retain_look(&p->retain, n->parent);
+	if (n->users == 0)
+		pool_trim(p); /* it may go now */
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVHOST_TIER_ARENA_LIMITS_H
+#define KVHOST_TIER_ARENA_LIMITS_H
+
+/*
+ * arena_limits: how much memory this process may have and lock, and a sentence for people if that
+ * is too little. Reading may block on /proc and /sys: at the start, or on the work thread. The
+ * judging is pure.
+ */
+
+#include <stdint.h>
+
+#include "daemon/tier/arena.h"
+#include "daemon/tier/hugenote.h"
+
+#define ARENA_UNLIMITED        UINT64_MAX
+#define ARENA_GROUP_FILE_BYTES 512
+
+struct arena_limits {
+	/* RLIMIT_MEMLOCK; unlimited too where the process may ignore it (CAP_IPC_LOCK) */
+	uint64_t lock_limit_bytes;
+	uint64_t locked_bytes; /* of it, in use by this process */
+	uint64_t memory_bytes; /* MemAvailable of the host; unlimited where it is not known */
+	/* Of the control groups around this process the one that leaves least. */
+	uint64_t group_limit_bytes;
+	uint64_t group_used_bytes; /* of it, in use and not to be taken back */
+	char group_file[ARENA_GROUP_FILE_BYTES];
+	struct huge_pages huge;
+};
+
+/* root: "" ; a test has a folder with its own proc/ and sys/fs/cgroup/. */
+void arena_limits_read(const char *root, struct arena_limits *out);
+
+/* Do so many bytes more fit? 0, or an error and the sentence; `why` is written only then. */
+int arena_limits_lock(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);
+int arena_limits_huge(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);
+int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);
+
+#endif
