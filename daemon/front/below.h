@@ -13,6 +13,10 @@
  * has left the device is known as before. */
 uint32_t below_pages(const struct core_pool *p, uint64_t most);
 
+/* And how many images of retained states. */
+#define BELOW_IMAGES_MAX 65536u
+uint32_t below_images(const struct core_pool *p);
+
 /* The pool has been made: put KV-RAM below it, or not. */
 void below_put(struct core_pool *p);
 

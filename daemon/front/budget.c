@@ -46,6 +46,7 @@ struct pool_limits budget_limits(const struct core_pool *p)
 	    .max_sequence_tokens = (uint32_t)p->config->max_sequence_length,
 	    .nodes = (uint32_t)p->plan.pages + POOL_NODES_BESIDE,
 	    .ram_pages = below_pages(p, POOL_PAGES_MAX - p->plan.pages),
+	    .ram_images = below_images(p),
 	    .name_spaces = name_spaces_of(p),
 	    .prefix_budget = p->plan.effective_prefix_pages,
 	    .order =

@@ -24,8 +24,9 @@ static int ask_for_pages(struct request *r, uint32_t *budget)
 	struct request_prompt *t = &r->u.prompt;
 	struct core_pool *p = r->pool;
 
-	for (; t->asked < t->match.walk.position; t->asked++) {
-		const struct node *n = &p->pool.prefix.nodes[t->match.path[t->asked]];
+	for (; t->asked < match_nodes(&t->match); t->asked++) {
+		uint32_t node = match_node(&t->match, t->asked);
+		const struct node *n = &p->pool.prefix.nodes[node];
 		int result;
 
 		if (n->copies[TIER_DEVICE] != COPY_NONE || !node_is_in_ram(n))
@@ -35,7 +36,7 @@ static int ask_for_pages(struct request *r, uint32_t *budget)
 		--*budget;
 		if (request_is_behind(&p->starving, r))
 			return POOL_WAIT;
-		result = pool_fetch(&p->pool, t->match.path[t->asked]);
+		result = pool_fetch(&p->pool, node);
 		if (result == POOL_NEVER)
 			break;
 		if (result)
@@ -58,7 +59,7 @@ static enum run_result no_page(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
 	struct core_pool *p = r->pool;
-	uint32_t left = t->match.walk.position - t->asked;
+	uint32_t left = match_nodes(&t->match) - t->asked;
 	uint32_t window = left < FETCH_PAGES ? left : FETCH_PAGES;
 	int result = park_make_room(&p->pool, window, request_rank(r));
 
@@ -97,8 +98,8 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 		return RUN_MORE;
 	if (result == POOL_WAIT)
 		return no_page(r);
-	for (; t->fetched < t->match.walk.position; t->fetched++) {
-		const struct node *n = &p->pool.prefix.nodes[t->match.path[t->fetched]];
+	for (; t->fetched < match_nodes(&t->match); t->fetched++) {
+		const struct node *n = &p->pool.prefix.nodes[match_node(&t->match, t->fetched)];
 
 		if (node_is_on_device(n))
 			continue;
@@ -108,7 +109,7 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 		list_remove(&r->in_wait);
 		return RUN_MORE;
 	}
-	if (t->fetched < t->match.walk.position) {
+	if (t->fetched < match_nodes(&t->match)) {
 		request_wait(r, &p->fetching);
 		return RUN_WAIT;
 	}

@@ -207,16 +207,11 @@ static uint32_t miss_on_wire(enum match_miss miss)
 	return codes[miss];
 }
 
-static bool is_from_ram(const struct match *m)
-{
-	return m->walk.position > m->walk.on_device;
-}
-
 static uint32_t tier_of(const struct match *m)
 {
 	if (!match_tokens(m))
 		return PAYLOAD_NO_TIER;
-	return is_from_ram(m) ? PAYLOAD_KV_RAM : PAYLOAD_DEVICE;
+	return m->from_ram ? PAYLOAD_KV_RAM : PAYLOAD_DEVICE;
 }
 
 static bool reply_match(struct request *r, uint32_t n_pages, uint32_t version)
@@ -317,6 +312,7 @@ static void close_unborn(struct request *r)
 
 	if (!t->seq)
 		return;
+	match_unclaim(&t->match); /* it was found, and is not being copied yet */
 	if (t->match.held != NODE_NONE && t->phase >= PROMPT_MATCH) {
 		t->seq->node = t->match.held;
 		t->seq->leaving = t->match.leaving;
@@ -344,13 +340,8 @@ static void close_unborn(struct request *r)
 
 static void open_abandon(struct request *r, int status)
 {
-	struct request_prompt *t = &r->u.prompt;
-
 	(void)status;
 	list_remove(&r->in_wait);
-	/* A state that was found, and is not being copied yet. */
-	if (t->phase == PROMPT_MATCH && !t->match.done && t->match.image != IMAGE_NONE)
-		pool_claim_done(&r->pool->pool, t->match.image);
 	hybrid_abandon(r);
 	close_unborn(r);
 	prompt_free(r);
@@ -423,6 +414,15 @@ static void open_end(struct request *r)
 
 static void image_there(struct request *r, int result)
 {
+	struct request_prompt *t = &r->u.prompt;
+
+	if (result && t->image_from_ram) {
+		/* That state alone is lost; there may be another before it. */
+		r->pool->pool.images.counts.restores_failed++;
+		match_go_back(&t->match, t->image_name);
+		request_ready(r);
+		return;
+	}
 	if (result) {
 		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
 		core_pool_fail(r->pool);
@@ -437,13 +437,18 @@ static void image_there(struct request *r, int result)
 static enum run_result fetch_image(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
+	struct images *images = &r->pool->pool.images;
 	uint32_t image = t->match.image;
 
+	if (image != IMAGE_NONE) {
+		t->image_name = image_name(images, image);
+		t->image_from_ram = images->image[image].slot == SLOT_NONE;
+	}
 	if (hybrid_start(r, t->seq, image == IMAGE_NONE ? IMAGE_JOB_FRESH : IMAGE_JOB_CLAIM, image,
-			 NULL, image_there) == 0)
+			 NULL, image_there) == 0) {
+		t->match.claimed = false; /* until the copy is done */
 		return RUN_WAIT;
-	if (image != IMAGE_NONE)
-		pool_claim_done(&r->pool->pool, image);
+	}
 	return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
 }
 
@@ -478,7 +483,7 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 	}
 	if (match_turn(&t->match, budget))
 		return RUN_MORE;
-	if (is_from_ram(&t->match) && t->fetched < t->match.walk.position) {
+	if (t->match.from_ram && t->fetched < match_nodes(&t->match)) {
 		result = request_fetch(r, budget);
 		t->restore_ns = clock_now(&r->session->core->clock) - t->fetch_ns;
 		if (result != RUN_DONE)

@@ -152,8 +152,8 @@ static void publish_gauges(struct core_pool *p)
 	pool_counters_set(c, COUNTER_prefix_retained_pages, pool_retained(x));
 	pool_counters_set(c, COUNTER_pool_lanes_capacity, x->images.n_lanes);
 	pool_counters_set(c, COUNTER_pool_lanes_used, x->images.n_lanes - x->images.lanes_free);
-	pool_counters_set(c, COUNTER_retained_slots_capacity, x->images.n_images);
-	pool_counters_set(c, COUNTER_retained_slots_used, x->images.in_use);
+	pool_counters_set(c, COUNTER_retained_slots_capacity, x->images.n_slots);
+	pool_counters_set(c, COUNTER_retained_slots_used, x->images.n_slots - x->images.slots_free);
 	pool_counters_set(c, COUNTER_ram_pages, x->in_ram);
 	pool_counters_set(c, COUNTER_ram_bytes_used, p->ram.used_bytes);
 	pool_counters_set(c, COUNTER_ram_pages_leaving, x->leaving);

@@ -38,7 +38,7 @@ static uint64_t used_bytes(const struct core_pool *p)
 
 	return used_pages(p) * p->geometry.page_stride +
 	       lanes * (2 * p->layout.state_stride + p->layout.ring_stride) +
-	       x->in_use * (p->layout.state_stride + p->layout.ring_stride);
+	       (x->n_slots - x->slots_free) * (p->layout.state_stride + p->layout.ring_stride);
 }
 
 static bool has_pages(const struct core_pool *p)

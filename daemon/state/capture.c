@@ -4,6 +4,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/pool_states.h"
 
 static bool is_in_image(const struct key_image *images, uint32_t n, uint32_t tokens)
 {
@@ -71,6 +72,7 @@ static enum capture_skip reserve(struct seq *s, uint32_t *image)
 	struct pool *p = s->pool;
 	enum capture_skip skip = why_not(s);
 	uint32_t node, victim;
+	struct image *it;
 
 	if (skip != CAPTURE_MADE)
 		return skip;
@@ -82,18 +84,24 @@ static enum capture_skip reserve(struct seq *s, uint32_t *image)
 		return CAPTURE_EXISTS;
 	*image = image_take(&p->images);
 	if (*image == IMAGE_NONE) {
-		victim = pool_next_state(p);
+		victim = pool_next_state(p, false);
 		if (victim == IMAGE_NONE)
 			return CAPTURE_NO_SLOT;
 		pool_give_up(p, victim);
 		*image = image_take(&p->images);
 	}
 	must(*image != IMAGE_NONE);
-	p->images.image[*image].node = node;
-	p->images.image[*image].tokens = s->committed;
-	p->images.image[*image].name_space = s->name_space;
+	it = &p->images.image[*image];
+	it->node = node;
+	it->tokens = s->committed;
+	it->name_space = s->name_space;
+	image_touch(&p->images, *image, s->rank.interactive, p->retain.now_ns);
+	if (!pool_place_image(p, *image)) {
+		image_give(&p->images, *image);
+		return CAPTURE_NO_SLOT;
+	}
 	p->prefix.nodes[node].state = *image;
-	pool_keep(p, node);
+	pool_keep_on_device(p, *image);
 	return CAPTURE_MADE;
 }
 
@@ -105,8 +113,12 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	must(p->hybrid && s->step.state == STEP_NONE);
 	skip = reserve(s, image);
 	p->stats.capture_skips[skip] += skip != CAPTURE_MADE;
-	if (skip == CAPTURE_EXISTS && p->images.image[*image].state == IMAGE_VALID)
-		image_touch(&p->images, *image);
+	if (skip == CAPTURE_EXISTS && p->images.image[*image].state == IMAGE_VALID) {
+		image_touch(&p->images, *image, s->rank.interactive, p->retain.now_ns);
+		/* It was in KV-RAM alone; its pages are used here. */
+		if (!p->images.image[*image].on_device)
+			pool_keep_on_device(p, *image);
+	}
 	if (skip == CAPTURE_MADE) {
 		p->images.image[*image].kind = (uint8_t)kind;
 		p->images.image[*image].is_user = is_user;
@@ -156,11 +168,7 @@ void capture_end(struct pool *p, uint32_t image, bool filled)
 
 	must(it->state == IMAGE_FILLING);
 	if (!filled) {
-		uint32_t node = it->node;
-
-		p->prefix.nodes[node].state = STATE_NONE;
-		image_give(&p->images, image);
-		pool_unkeep(p, node);
+		pool_give_up(p, image);
 		return;
 	}
 	image_filled(&p->images, image);

@@ -4,6 +4,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/pool_states.h"
 
 /* Walk back to a page boundary that lies in no image. */
 static uint32_t leave_images(const struct match_wish *w, uint32_t tokens, uint32_t page_tokens)
@@ -178,17 +179,6 @@ static void end_walk(struct match *m)
 		go_back(m, n);
 }
 
-void match_cut(struct match *m, uint32_t n)
-{
-	must(m->done && m->tick && n < m->walk.position && !m->pool->hybrid);
-	m->walk.missed = false;
-	m->end_reason = MATCH_RESTORE;
-	n = leave_images(m->wish, n * m->pool->limits.page_tokens, m->pool->limits.page_tokens) /
-	    m->pool->limits.page_tokens;
-	go_back(m, n);
-	m->done = false;
-}
-
 /* The images that begin in page `index`; pages come in order. */
 static uint32_t images_of(struct match *m, uint32_t index, const struct key_image **first)
 {
@@ -311,7 +301,8 @@ static uint32_t partial_state(struct match *m, uint32_t node, uint32_t position,
 			continue;
 		found = prefix_find_partial(&p->prefix, node, w->tokens + start, length,
 					    w->images + first, n);
-		if (found != NODE_NONE && valid_state(p, found) != IMAGE_NONE) {
+		if (found != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[found]) &&
+		    valid_state(p, found) != IMAGE_NONE) {
 			*where = found;
 			return valid_state(p, found);
 		}
@@ -319,44 +310,159 @@ static uint32_t partial_state(struct match *m, uint32_t node, uint32_t position,
 	return IMAGE_NONE;
 }
 
-/* From the deepest match upwards: the first state is the longest. */
+struct found_state {
+	uint32_t image;    /* IMAGE_NONE: none; then node is a root */
+	uint32_t node;     /* of the last full page before it */
+	uint32_t position; /* full pages */
+	uint32_t partial;  /* the node that follows, or NODE_NONE */
+};
+
+/* From a page upwards: the first state is the longest. */
+static struct found_state next_state(struct match *m, uint32_t node, uint32_t position)
+{
+	struct pool *p = m->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+	struct found_state f = {.node = node, .position = position, .partial = NODE_NONE};
+
+	for (;;) {
+		f.image = partial_state(m, f.node, f.position, &f.partial);
+		if (f.image != IMAGE_NONE || f.position == 0)
+			return f;
+		if (leave_images(m->wish, f.position * page_tokens, 1) == f.position * page_tokens)
+			f.image = valid_state(p, f.node);
+		if (f.image != IMAGE_NONE)
+			return f;
+		f.node = p->prefix.nodes[f.node].parent;
+		f.position--;
+	}
+}
+
+/* Something of it must be fetched. */
+static bool is_below(const struct match *m, const struct found_state *f)
+{
+	const struct pool *p = m->pool;
+
+	if (f->image == IMAGE_NONE)
+		return false;
+	return f->position > m->walk.on_device || !p->images.image[f->image].on_device ||
+	       (f->partial != NODE_NONE && !node_is_on_device(&p->prefix.nodes[f->partial]));
+}
+
+/* The longest state on the device at or above a page. */
+static struct found_state next_on_device(struct match *m, struct found_state f)
+{
+	while (is_below(m, &f)) {
+		if (f.partial != NODE_NONE && valid_state(m->pool, f.node) != IMAGE_NONE &&
+		    f.position > 0) {
+			/* The state at the end of the page before it. */
+			f.partial = NODE_NONE;
+			f.image = valid_state(m->pool, f.node);
+		} else if (f.position == 0) {
+			f.partial = NODE_NONE;
+			f.image = IMAGE_NONE;
+		} else {
+			f = next_state(m, m->pool->prefix.nodes[f.node].parent, f.position - 1);
+		}
+	}
+	return f;
+}
+
+static uint32_t tokens_of(const struct match *m, const struct found_state *f)
+{
+	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
+}
+
+/* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
+static struct found_state choose_state(struct match *m)
+{
+	struct found_state f = next_state(m, m->walk.node, m->walk.position);
+	struct found_state device = next_on_device(m, f);
+
+	if (f.image == device.image ||
+	    (uint64_t)tokens_of(m, &f) - tokens_of(m, &device) >= m->pool->limits.ram_floor_tokens)
+		return f;
+	m->end_reason = m->end_reason == MATCH_RESTORE ? MATCH_RESTORE : MATCH_FLOOR;
+	return device;
+}
+
 static void find_state(struct match *m)
 {
 	struct pool *p = m->pool;
-	uint32_t node = m->walk.node, position = m->walk.position;
-	uint32_t page_tokens = p->limits.page_tokens;
+	struct found_state f = choose_state(m);
 
-	for (;;) {
-		m->image = partial_state(m, node, position, &m->partial);
-		if (m->image != IMAGE_NONE || position == 0)
-			break;
-		if (leave_images(m->wish, position * page_tokens, 1) == position * page_tokens)
-			m->image = valid_state(p, node);
-		if (m->image != IMAGE_NONE)
-			break;
-		node = p->prefix.nodes[node].parent;
-		position--;
-	}
-	m->known_tokens = m->walk.position * page_tokens;
-	m->walk.node = node;
-	m->walk.position = position;
-	if (m->walk.on_device > position)
-		m->walk.on_device = position;
-	m->tokens = m->image == IMAGE_NONE ? 0 : p->images.image[m->image].tokens;
+	m->image = f.image;
+	m->partial = f.partial;
+	m->from_ram = is_below(m, &f);
+	m->walk.node = f.node;
+	m->walk.position = f.position;
+	if (m->walk.on_device > f.position)
+		m->walk.on_device = f.position;
+	m->tokens = tokens_of(m, &f);
 	if (!m->tick)
 		return;
-	if (node != m->held) {
-		pool_hold(p, node);
+	if (f.node != m->held) {
+		pool_hold(p, f.node);
 		m->leaving = m->held;
-		m->held = node;
+		m->held = f.node;
 	}
 	if (m->image == IMAGE_NONE)
 		return;
 	if (m->partial != NODE_NONE)
 		pool_hold(p, m->partial);
+	m->claimed = true;
 	p->images.image[m->image].claims++;
 	p->images.counts.claims[p->images.image[m->image].kind]++;
-	image_touch(&p->images, m->image);
+	image_touch(&p->images, m->image, m->wish->interactive, p->retain.now_ns);
+}
+
+void match_unclaim(struct match *m)
+{
+	if (m->claimed)
+		pool_claim_done(m->pool, m->image);
+	m->claimed = false;
+}
+
+/* Without what is behind the first n full pages. */
+static void cut_state(struct match *m, uint32_t n)
+{
+	struct pool *p = m->pool;
+	uint32_t budget = UINT32_MAX;
+
+	m->end_reason = MATCH_RESTORE;
+	if (m->partial != NODE_NONE)
+		pool_release(p, &m->partial, &budget); /* what it stands on is held */
+	m->partial = NODE_NONE;
+	for (; m->walk.position > n; m->walk.position--)
+		m->walk.node = p->prefix.nodes[m->walk.node].parent;
+	match_unclaim(m);
+	find_state(m);
+	m->done = false;
+}
+
+void match_cut(struct match *m, uint32_t n)
+{
+	must(m->done && m->tick && n <= m->walk.position);
+	if (m->pool->hybrid) {
+		cut_state(m, n);
+		return;
+	}
+	must(n < m->walk.position);
+	m->walk.missed = false;
+	m->end_reason = MATCH_RESTORE;
+	n = leave_images(m->wish, n * m->pool->limits.page_tokens, m->pool->limits.page_tokens) /
+	    m->pool->limits.page_tokens;
+	go_back(m, n);
+	m->done = false;
+}
+
+void match_go_back(struct match *m, struct image_name lost)
+{
+	uint32_t image = image_find(&m->pool->images, lost);
+
+	must(m->done && m->tick && m->pool->hybrid && !m->claimed);
+	if (image != IMAGE_NONE)
+		pool_give_up(m->pool, image);
+	cut_state(m, m->walk.position);
 }
 
 /* What an open held before it went back is released in turns, too. */
@@ -372,8 +478,10 @@ static int finish(struct match *m, uint32_t *budget)
 		if (p->retain.learned && !touch_matched(m, budget))
 			return POOL_MORE;
 	}
-	if (p->hybrid && !m->further)
+	if (p->hybrid && !m->further) {
+		m->known_tokens = m->walk.position * p->limits.page_tokens;
 		find_state(m);
+	}
 	m->further = true;
 	pool_release(p, &m->leaving, budget);
 	if (m->leaving != NODE_NONE)
@@ -382,6 +490,7 @@ static int finish(struct match *m, uint32_t *budget)
 	if (!p->hybrid) {
 		m->tokens = m->walk.position * p->limits.page_tokens;
 		m->known_tokens = m->tokens;
+		m->from_ram = m->walk.position > m->walk.on_device;
 	}
 	return 0;
 }
@@ -426,13 +535,14 @@ int match_turn(struct match *m, uint32_t *budget)
 
 enum match_miss match_reason(const struct match *m)
 {
-	if (m->pool->hybrid && m->tokens < m->most && m->end_reason != MATCH_OFF) {
+	if (m->pool->hybrid && m->tokens < m->most && m->end_reason != MATCH_OFF &&
+	    m->end_reason != MATCH_FLOOR && m->end_reason != MATCH_RESTORE) {
 		if (m->known_tokens == 0 && m->tokens == 0)
 			return MATCH_NONE;
 		/* Pages are known, but no state at their end was captured, or it was given up. */
 		return m->walk.missed && m->tokens == m->known_tokens ? MATCH_DIVERGED : MATCH_GONE;
 	}
-	if (!m->walk.missed)
+	if (!m->walk.missed || m->end_reason == MATCH_FLOOR || m->end_reason == MATCH_RESTORE)
 		return m->end_reason;
 	return m->walk.position ? MATCH_DIVERGED : MATCH_NONE;
 }
@@ -453,7 +563,7 @@ void match_count(const struct match *m)
 	s->open_hits += tokens > 0;
 	s->prompt_tokens += m->wish->n_tokens;
 	s->reused_tokens += tokens;
-	s->ram_hits += m->walk.position > m->walk.on_device;
+	s->ram_hits += m->from_ram;
 	s->ram_hit_pages += m->walk.position - m->walk.on_device;
 	s->pages_missed += m->wish->n_tokens / m->pool->limits.page_tokens - m->walk.position;
 }

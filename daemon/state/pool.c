@@ -4,6 +4,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/pool_states.h"
 #include "daemon/state/seq.h"
 
 _Static_assert(PAGE_NAMESPACES == RETAIN_NAMESPACES, "both count all namespaces");
@@ -73,7 +74,8 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 	if (!r && has_order(limits))
 		r = start_order(p);
 	if (!r && limits->lanes)
-		r = images_init(&p->images, limits->lanes, limits->retained_slots);
+		r = images_init(&p->images, limits->lanes, limits->retained_slots,
+				limits->ram_images);
 	p->hybrid = limits->lanes > 0;
 	p->retain.interactive_ttl_ns = limits->interactive_ttl_ns;
 	if (r)
@@ -135,76 +137,18 @@ static void trim(struct pool *p, uint64_t most);
 #ifdef KVHOST_TESTING
 void (*pool_evict_hook)(const struct pool *p, uint32_t node);
 
-static void tell_evict(const struct pool *p, uint32_t node)
+void pool_tell_evict(const struct pool *p, uint32_t node)
 {
 	if (pool_evict_hook)
 		pool_evict_hook(p, node);
 }
 #else
-static void tell_evict(const struct pool *p, uint32_t node)
+void pool_tell_evict(const struct pool *p, uint32_t node)
 {
 	(void)p;
 	(void)node;
 }
 #endif
-
-/* In a hybrid pool a page is of use only with a state at or behind it. */
-static void drop_useless(struct pool *p, uint32_t node)
-{
-	if (p->hybrid && p->prefix.nodes[node].kind == NODE_TOKENS &&
-	    prefix_may_leave(&p->prefix, node, TIER_DEVICE)) {
-		tell_evict(p, node);
-		pool_evict(p, node);
-	}
-}
-
-void pool_keep(struct pool *p, uint32_t node)
-{
-	while (prefix_keep(&p->prefix, node))
-		node = p->prefix.nodes[node].parent;
-}
-
-void pool_unkeep(struct pool *p, uint32_t node)
-{
-	while (node != NODE_NONE) {
-		uint32_t above = prefix_unkeep(&p->prefix, node);
-
-		drop_useless(p, node);
-		node = above;
-	}
-}
-
-static void free_image(struct pool *p, uint32_t image)
-{
-	uint32_t node = p->images.image[image].node;
-
-	image_give(&p->images, image);
-	pool_unkeep(p, node);
-}
-
-void pool_give_up(struct pool *p, uint32_t image)
-{
-	struct image *it = &p->images.image[image];
-
-	p->prefix.nodes[it->node].state = STATE_NONE;
-	if (it->claims == 0 || !protection(claims_keep_their_state)) {
-		free_image(p, image);
-		return;
-	}
-	image_doom(&p->images, image);
-}
-
-void pool_claim_done(struct pool *p, uint32_t image)
-{
-	struct image *it = &p->images.image[image];
-
-	must(it->claims > 0);
-	if (--it->claims)
-		return;
-	if (it->state == IMAGE_DOOMED)
-		free_image(p, image);
-	pool_trim(p); /* it may go now */
-}
 
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 {
@@ -221,7 +165,7 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 		*node = prefix_release(&p->prefix, at);
 		if (last) {
 			retain_look(&p->retain, at);
-			drop_useless(p, at);
+			pool_drop_useless(p, at);
 		}
 		retained |= last;
 		/* For a chain that competes one goes as one comes, so all of it has its chance. */
@@ -336,20 +280,20 @@ static uint32_t next_victim(const struct pool *p)
 	return NODE_NONE;
 }
 
-uint32_t pool_next_state(const struct pool *p)
+uint32_t pool_next_state(const struct pool *p, bool slotted)
 {
 	for (int claim = 0; claim < CLAIMS && p->has_rules && protection(guarantees_are_kept);
 	     claim++) {
 		for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
 			uint32_t image = claim_of(p, ns) == (enum claim)claim
-					     ? image_victim(&p->images, ns)
+					     ? image_victim(&p->images, ns, slotted)
 					     : IMAGE_NONE;
 
 			if (image != IMAGE_NONE)
 				return image;
 		}
 	}
-	return image_victim(&p->images, IMAGE_NONE);
+	return image_victim(&p->images, IMAGE_NONE, slotted);
 }
 
 /* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
@@ -361,16 +305,14 @@ static int give_up_one(struct pool *p, uint16_t name_space)
 	uint32_t victim;
 
 	if (p->hybrid) {
-		victim = all ? pool_next_state(p) : image_victim(&p->images, name_space);
-		if (victim == IMAGE_NONE)
-			return POOL_NEVER;
-		pool_give_up(p, victim);
-		return 0;
+		victim =
+		    all ? pool_next_state(p, false) : image_victim(&p->images, name_space, false);
+		return victim == IMAGE_NONE ? POOL_NEVER : pool_push_down(p, victim);
 	}
 	victim = all ? next_victim(p) : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
 	if (victim == NODE_NONE)
 		return POOL_NEVER;
-	tell_evict(p, victim);
+	pool_tell_evict(p, victim);
 	return pool_send_down(p, victim);
 }
 
@@ -406,7 +348,7 @@ bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages
 /* A state whose pages are all in use frees none of them. */
 static bool frees_pages(const struct pool *p)
 {
-	return !p->hybrid || pool_retained(p) > 0;
+	return !p->hybrid || pool_retained(p) > p->leaving;
 }
 
 bool pool_make_room(struct pool *p, uint32_t n)
@@ -451,23 +393,20 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 	bool all = name_space == RETAIN_NAMESPACES;
 	struct retain_rank rank;
 
+	if (p->hybrid)
+		return pool_drop_states(p, name_space, budget);
 	if (!pool_drop_ram(p, name_space, budget))
 		return false;
 	for (; *budget; --*budget) {
 		uint32_t victim;
 
-		if (p->hybrid) {
-			if (give_up_one(p, name_space))
-				return true;
-			continue;
-		}
 		victim = all ? next_victim(p)
 			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
 		if (victim == NODE_NONE)
 			return true;
 		if (p->prefix.nodes[victim].parked)
 			return pool_send_down(p, victim) != 0;
-		tell_evict(p, victim);
+		pool_tell_evict(p, victim);
 		if (!is_copied_down(p, victim))
 			pool_evict(p, victim);
 		else if (pool_send_down(p, victim))
@@ -550,7 +489,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		return "free and allocated pages are not the capacity";
 	if (p->indexed - p->leaving > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
 	    p->live < p->indexed && p->leaving + p->arriving == 0 && !p->trim_is_due &&
-	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE) != IMAGE_NONE))
+	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE, false) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
 	if ((uint32_t)__builtin_popcountll(p->retain.name_spaces[ORDER_DEVICE]) >
 	    p->limits.name_spaces)

@@ -77,6 +77,7 @@ struct pool_limits {
 	bool shadow_lru; /* count what LRU would have had */
 	uint32_t lanes;  /* of a hybrid pool; 0: it is dense */
 	uint32_t retained_slots;
+	uint32_t ram_images;         /* and images in KV-RAM beside those in slots, at most */
 	uint32_t min_capture_tokens; /* no state is captured before */
 	uint32_t ram_floor_tokens;   /* a match in KV-RAM must reach so much further */
 	uint64_t interactive_ttl_ns; /* see retain.h */
@@ -163,16 +164,6 @@ static inline uint32_t pool_ceiling_for(const struct pool *p, uint64_t tokens)
 
 /* A user of a node, and of everything above it. */
 void pool_hold(struct pool *p, uint32_t node);
-/* Keep a node, and everything above it, for a retained state; and undo it, whatever it frees. */
-void pool_keep(struct pool *p, uint32_t node);
-void pool_unkeep(struct pool *p, uint32_t node);
-/* The state gives up its slot and its node; as soon as nobody copies from it. */
-void pool_give_up(struct pool *p, uint32_t image);
-/* The state whose slot goes next: of a namespace with the weakest claim; or IMAGE_NONE. */
-uint32_t pool_next_state(const struct pool *p);
-/* Nobody copies from it any more. */
-void pool_claim_done(struct pool *p, uint32_t image);
-
 /* Undo it from *node upwards, at most *budget nodes; *node = NODE_NONE when done. */
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget);
 
@@ -231,8 +222,9 @@ static inline uint64_t pool_retained(const struct pool *p)
 	return p->indexed - p->live;
 }
 
-/* Shared by pool.c and pool_tiers.c. */
+/* Shared by pool.c, pool_tiers.c and pool_states.c. */
 void pool_count_live(struct pool *p, uint32_t node, int change);
+void pool_tell_evict(const struct pool *p, uint32_t node);
 void pool_evict(struct pool *p, uint32_t node); /* its device copy goes, now */
 /* Its device copy was to go as soon as nothing stands on it: it goes now. */
 bool pool_may_follow(const struct pool *p, uint32_t node);
@@ -240,6 +232,12 @@ bool pool_may_follow(const struct pool *p, uint32_t node);
 void pool_stay(struct pool *p, uint32_t node);
 /* The page of a node is given up: 0 it is free or will be; POOL_WAIT: not now. */
 int pool_send_down(struct pool *p, uint32_t node);
+/* It has a place below, and is to be copied there; then: the copy begins. */
+void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place);
+/* The copy there goes; its node may go with it. */
+void pool_drop_from_ram(struct pool *p, uint32_t node);
+/* The page goes without a copy, after what stands on it. */
+void pool_let_go(struct pool *p, uint32_t node);
 
 /* Compares the maintained sums with what they sum. `everything`: also walks all nodes, runs and
  * pages. NULL, or what does not hold. */

@@ -11,7 +11,7 @@
  */
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/state/pool.h"
+#include "daemon/state/pool_states.h"
 
 static void count_in_ram(struct pool *p, uint32_t node, int change)
 {
@@ -50,7 +50,7 @@ void pool_stay(struct pool *p, uint32_t node)
 	}
 }
 
-static void put_in_ram(struct pool *p, uint32_t node, uint32_t place)
+void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 {
 	prefix_put_copy(&p->prefix, node, TIER_RAM, place);
 	p->prefix.nodes[node].moves |= NODE_FILLING_RAM;
@@ -59,14 +59,12 @@ static void put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 	count_in_ram(p, node, 1);
 }
 
-static void drop_from_ram(struct pool *p, uint32_t node);
-
 /* It goes without a copy, after what stands on it. */
-static void let_go(struct pool *p, uint32_t node)
+void pool_let_go(struct pool *p, uint32_t node)
 {
 	if (p->prefix.nodes[node].moves & NODE_SPOILT_RAM &&
 	    prefix_may_leave(&p->prefix, node, TIER_RAM))
-		drop_from_ram(p, node);
+		pool_drop_from_ram(p, node);
 	if (p->prefix.nodes[node].children_leaving)
 		begin_leaving(p, node);
 	else
@@ -93,11 +91,11 @@ int pool_send_down(struct pool *p, uint32_t node)
 	}
 	if (node_is_in_ram(n)) {
 		p->stats.releases++;
-		let_go(p, node);
+		pool_let_go(p, node);
 		return 0;
 	}
 	if (is_given_up_on(n)) {
-		let_go(p, node);
+		pool_let_go(p, node);
 		return 0;
 	}
 	if (n->moves & NODE_FILLING_RAM) {
@@ -119,12 +117,12 @@ int pool_send_down(struct pool *p, uint32_t node)
 		r = p->below->take(p->below->context, node, need, &place);
 		if (r == POOL_NEVER) {
 			p->stats.ram_refused++;
-			let_go(p, node);
+			pool_let_go(p, node);
 			return 0;
 		}
 		if (r)
 			return r;
-		put_in_ram(p, node, place);
+		pool_put_in_ram(p, node, place);
 	}
 	begin_leaving(p, node);
 	p->below->down(p->below->context, node);
@@ -132,7 +130,7 @@ int pool_send_down(struct pool *p, uint32_t node)
 }
 
 /* The copy in KV-RAM goes; its node may go with it. */
-static void drop_from_ram(struct pool *p, uint32_t node)
+void pool_drop_from_ram(struct pool *p, uint32_t node)
 {
 	struct node *n = &p->prefix.nodes[node];
 	uint32_t place = n->copies[TIER_RAM], parent = n->parent;
@@ -157,13 +155,15 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 		if (n->moves & NODE_LEAVING)
 			n->moves |= n->moves & NODE_TRIED ? NODE_TRIED_AGAIN : NODE_TRIED;
 		pool_stay(p, node);
-		if (n->children_in[TIER_RAM] == 0 && n->ram_pins == 0) {
-			drop_from_ram(p, node);
+		if (n->children_in[TIER_RAM] == 0 && n->ram_pins == 0 && !n->kept_in_ram) {
+			pool_drop_from_ram(p, node);
 			return;
 		}
 		/* What stands on it there needs it, or it is being moved: for the next try. */
 		n->moves |= NODE_SPOILT_RAM;
 		retain_look(&p->retain, node);
+		if (!n->parked)
+			pool_drop_useless(p, node);
 		return;
 	}
 	p->stats.spills++;
@@ -172,12 +172,13 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 		p->stats.spills_kept++;
 	else if (pool_may_follow(p, node))
 		pool_evict(p, node);
+	pool_drop_useless(p, node);
 }
 
 void pool_give_up_ram(struct pool *p, uint32_t node)
 {
 	must(prefix_may_leave(&p->prefix, node, TIER_RAM));
-	drop_from_ram(p, node);
+	pool_drop_from_ram(p, node);
 }
 
 bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
@@ -187,13 +188,15 @@ bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
 
 	if (!p->below)
 		return true;
+	if (p->hybrid)
+		return pool_drop_states(p, name_space, budget);
 	for (; *budget; --*budget) {
 		uint32_t node = all ? retain_next(&p->retain, TIER_RAM, UINT64_MAX, &rank)
 				    : retain_victim(&p->retain, TIER_RAM, name_space, &rank);
 
 		if (node == NODE_NONE)
 			return true;
-		drop_from_ram(p, node);
+		pool_drop_from_ram(p, node);
 	}
 	return false;
 }
@@ -253,6 +256,7 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 		retain_look(&p->retain, node);
 		if (pool_may_follow(p, node))
 			pool_evict(p, node);
+		pool_drop_useless(p, node);
 		pool_trim(p); /* what it stood on may go now */
 		return;
 	}
@@ -260,6 +264,8 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 	p->stats.restores++;
 	retain_look(&p->retain, node);
 	retain_look(&p->retain, n->parent);
-	if (n->users == 0)
+	if (n->users == 0) {
+		pool_drop_useless(p, node);
 		pool_trim(p); /* it may go now */
+	}
 }

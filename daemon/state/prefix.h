@@ -78,7 +78,8 @@ struct node {
 	/* what changes when children come and go */
 	uint32_t children_in[TIERS]; /* children with a copy there */
 	uint32_t children_leaving;   /* children whose device copy is about to go */
-	uint32_t kept;               /* retained states that need it; counted like users */
+	uint32_t kept;               /* retained states that need it here; counted like users */
+	uint32_t kept_in_ram;        /* and in KV-RAM, counted alike: its copy there stays */
 	uint32_t state;              /* index of the retained state that ends here, or STATE_NONE */
 	uint32_t partials;           /* children that are no full page */
 	uint64_t partial_lengths;    /* bit n - 1: there may be one of n tokens */
@@ -194,6 +195,12 @@ static inline bool node_carries(const struct node *n)
 	       (n->copies[TIER_DEVICE] != COPY_NONE && !(n->moves & NODE_FAILED));
 }
 
+/* Of no use on the device any more, its bytes still are below. */
+static inline bool node_is_kept_below(const struct node *n)
+{
+	return n->kept_in_ram || n->parked;
+}
+
 /* Can its bytes be had from KV-RAM, now or once a copy that is under way has arrived? */
 static inline bool node_is_in_ram(const struct node *n)
 {
@@ -201,11 +208,16 @@ static inline bool node_is_in_ram(const struct node *n)
 	       !(n->moves & (NODE_FILLING_RAM | NODE_SPOILT_RAM));
 }
 
+static inline bool prefix_can_be_read(const struct node *n)
+{
+	return node_is_on_device(n) || node_is_in_ram(n);
+}
+
 /* users + 1; true if it had none: then the caller holds the parent in the same way. */
 bool prefix_hold(struct prefix *p, uint32_t node);
-/* The same for a retained state. */
-bool prefix_keep(struct prefix *p, uint32_t node);
-uint32_t prefix_unkeep(struct prefix *p, uint32_t node);
+/* The same for a retained state that lives in a tier: the device or KV-RAM. */
+bool prefix_keep(struct prefix *p, uint32_t node, enum tier tier);
+uint32_t prefix_unkeep(struct prefix *p, uint32_t node, enum tier tier);
 /* For a live sequence that made room: its bytes stay in some tier. false: the node is gone. */
 void prefix_park(struct prefix *p, uint32_t node);
 bool prefix_unpark(struct prefix *p, uint32_t node);
@@ -227,7 +239,7 @@ static inline bool prefix_may_leave(const struct prefix *p, uint32_t node, enum 
 		       (!used || !protection(used_pages_stay));
 	if (((n->moves & NODE_FILLING_RAM) || n->ram_pins) && protection(places_wait_for_copies))
 		return false;
-	if (n->parked)
+	if (n->parked || (n->kept_in_ram && protection(states_stay_whole)))
 		return false;
 	return !used || !protection(used_pages_stay) ||
 	       (node_is_on_device(n) && !(n->moves & NODE_LEAVING));

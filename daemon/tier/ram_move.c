@@ -7,7 +7,6 @@
 #include "daemon/base/testing.h"
 #include "daemon/state/park.h"
 #include "daemon/tier/ram_internal.h"
-#include "daemon/tier/record.h"
 
 static struct ram_queue *queue_of(struct ram_pool *rp, bool up)
 {
@@ -46,20 +45,6 @@ _Static_assert(RAM_PIECES_MAX * sizeof(struct record_extent) +
 		   RECORD_PARTS_BYTES,
 	       "whatever a page has fits its record");
 
-static uint16_t find_extents(const struct ram *r, uint32_t object,
-			     struct record_extent extents[RAM_PIECES_MAX])
-{
-	uint32_t n = frames_pieces(r->arena->frames, object);
-
-	must(n <= RAM_PIECES_MAX);
-	for (uint32_t i = 0; i < n; i++) {
-		struct frames_piece piece = frames_piece(r->arena->frames, object, i);
-
-		extents[i] = (struct record_extent){.offset = piece.offset, .bytes = piece.bytes};
-	}
-	return (uint16_t)n;
-}
-
 /* What lies in this place is about to be this page. */
 static void describe(struct ram_pool *rp, uint32_t node)
 {
@@ -79,7 +64,7 @@ static void describe(struct ram_pool *rp, uint32_t node)
 				.position = n->position,
 				.n_tokens = n->length,
 				.n_spans = images ? (uint16_t)images->n : 0,
-				.n_extents = find_extents(r, object, extents),
+				.n_extents = ram_find_extents(r, object, extents, RAM_PIECES_MAX),
 				.payload_bytes = rp->page_bytes};
 	struct record_parts parts = {.tokens = prefix_tokens(p, node),
 				     .spans = images ? (const void *)images->image : NULL,
@@ -284,6 +269,7 @@ void ram_kick(struct ram *r)
 		/* Somebody waits for what comes up. */
 		kick(rp, true);
 		kick(rp, false);
+		ram_spill_kick(rp);
 	}
 }
 
@@ -315,8 +301,29 @@ static void set_pinned(const struct ram *r, const struct frames_move *m, bool pi
 {
 	const struct ram_object *o = &r->objects[m->object];
 
+	if (o->image != IMAGE_NONE) {
+		pool_image_moving(o->pool->pool, o->image, pinned);
+		return;
+	}
 	o->pool->pool->prefix.nodes[o->node].ram_pins += pinned ? 1 : UINT16_MAX;
 	retain_look(&o->pool->pool->retain, o->node);
+	if (!pinned)
+		pool_drop_useless(o->pool->pool, o->node);
+}
+
+/* Its record says where it lies now. */
+static void describe_again(struct ram *r, uint32_t object)
+{
+	const struct ram_object *o = &r->objects[object];
+
+	if (o->image != IMAGE_NONE) {
+		ram_describe_image(o->pool, o->image);
+		record_set_state(arena_header(r->arena, object), RECORD_VALID);
+		return;
+	}
+	describe(o->pool, o->node);
+	if (node_is_in_ram(&o->pool->pool->prefix.nodes[o->node]))
+		record_set_state(arena_header(r->arena, object), RECORD_VALID);
 }
 
 static void relocated(struct job *job)
@@ -333,12 +340,8 @@ static void relocated(struct job *job)
 		frames_moved(r->arena->frames, &r->plan[i], copied);
 		r->relocated += copied;
 		r->relocations_failed += !copied;
-		if (copied) {
-			describe(r->objects[object].pool, r->objects[object].node);
-			if (node_is_in_ram(&r->objects[object]
-						.pool->pool->prefix.nodes[r->objects[object].node]))
-				record_set_state(arena_header(r->arena, object), RECORD_VALID);
-		}
+		if (copied)
+			describe_again(r, object);
 		set_pinned(r, &r->plan[i], false);
 	}
 	r->n_plan = 0;
@@ -350,12 +353,12 @@ static void relocated(struct job *job)
 	}
 }
 
-void ram_relocate(struct ram_pool *rp)
+void ram_relocate(struct ram_pool *rp, int size)
 {
 	struct ram *r = rp->ram;
 
 	if (r->n_plan ||
-	    frames_plan_move(r->arena->frames, rp->size, r->plan, FRAMES_MOVES_MAX, &r->n_plan))
+	    frames_plan_move(r->arena->frames, size, r->plan, FRAMES_MOVES_MAX, &r->n_plan))
 		return;
 	for (uint32_t i = 0; i < r->n_plan; i++) {
 		r->moves[i] = (struct device_move){.to = DEVICE_ARENA,

@@ -115,7 +115,7 @@ static struct below {
 	uint32_t *coming, n_coming; /* nodes, in the order asked for */
 } below;
 
-static int take_place(void *context, uint32_t node, bool needed, uint32_t *place)
+static int take_place(void *context, uint32_t node, enum pool_need needed, uint32_t *place)
 {
 	struct retain_rank rank;
 

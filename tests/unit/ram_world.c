@@ -112,7 +112,7 @@ static void make_pool(struct ram_world *w, uint32_t i, const struct ram_world_wi
 	p->made = true;
 	assert_int_equal(pool_init(&p->pool, &limits, &world_maker, stamp), 0);
 	p->pool.retain.now_ns = w->now_ns;
-	assert_int_equal(ram_pool_init(&p->ram, w->ram, &p->pool, &w->device, &p->memory, moved, p),
+	assert_int_equal(ram_pool_init(&p->ram, w->ram, &p->pool, &w->device, &p->memory, 0, moved, p),
 			 0);
 }
 
