@@ -254,9 +254,12 @@ static int move_in(struct pool *p, uint32_t image)
 	struct intake in;
 	int r;
 
-	/* What it shares with those that are given up for it stays. */
+	/* What it shares with those that are given up for it stays, and so does its own image. */
 	keep(p, it->node, TIER_RAM);
+	image_leave_ram_order(&p->images, image);
 	r = find_places(p, image, &in);
+	if (it->place != COPY_NONE)
+		image_enter_ram_order(&p->images, image);
 	if (r) {
 		unkeep(p, it->node, TIER_RAM);
 		return r;
@@ -268,8 +271,6 @@ static int move_in(struct pool *p, uint32_t image)
 		it->spilling = true;
 		p->below->spill(p->below->context, image);
 	}
-	if (list_is_empty(&it->in_ram_order))
-		image_enter_ram_order(&p->images, image);
 	return 0;
 }
 

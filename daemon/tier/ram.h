@@ -158,7 +158,7 @@ static inline bool ram_pool_is_quiet(const struct ram_pool *rp)
 {
 	return !rp->ram || (rp->in_flight == 0 && rp->down.told == rp->down.asked &&
 			    rp->up.told == rp->up.asked && rp->ram->n_plan == 0 &&
-			    rp->spills.image == IMAGE_NONE);
+			    rp->spills.image == IMAGE_NONE && list_is_empty(&rp->spills.waiting));
 }
 
 /* What moves now: once it has passed, all of it has landed, whatever moves then. */
