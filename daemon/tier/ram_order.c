@@ -127,6 +127,28 @@ struct ram_candidate ram_newcomer(struct ram_pool *rp, uint32_t image)
 	    .rank = rank_of(rp, image)};
 }
 
+#ifdef KVHOST_TESTING
+void (*ram_displace_hook)(const struct ram_candidate *newcomer, enum pool_need need,
+			  const struct ram_candidate *victim, bool planned);
+
+void ram_tell_displaced(const struct ram_candidate *newcomer, enum pool_need need,
+			const struct ram_candidate *victim, bool planned)
+{
+	if (ram_displace_hook && newcomer->node != NODE_NONE &&
+	    (!victim->pool || victim->pool == newcomer->pool))
+		ram_displace_hook(newcomer, need, victim, planned);
+}
+#else
+void ram_tell_displaced(const struct ram_candidate *newcomer, enum pool_need need,
+			const struct ram_candidate *victim, bool planned)
+{
+	(void)newcomer;
+	(void)need;
+	(void)victim;
+	(void)planned;
+}
+#endif
+
 void ram_give_up(const struct ram_candidate *victim)
 {
 	struct pool *p = victim->pool->pool;
@@ -206,6 +228,7 @@ int ram_plan(void *context, uint32_t image, uint32_t pages, bool with_image, uin
 	uint64_t over = above_quota(r, ns, more);
 	/* Slabs waste up to 6 %. */
 	uint64_t short_of = (pages * rp->page_bytes + with_image * rp->image_bytes) / 16 * 17;
+	struct ram_candidate nobody = {0};
 	struct plan plan = {0};
 	bool enough;
 
@@ -229,7 +252,11 @@ int ram_plan(void *context, uint32_t image, uint32_t pages, bool with_image, uin
 	enough =
 	    (plan.freed >= short_of && plan.charged >= over) || !protection(room_is_planned_first);
 	undo(r, &plan);
-	for (uint32_t i = 0; enough && i < plan.n; i++)
+	for (uint32_t i = 0; enough && i < plan.n; i++) {
+		ram_tell_displaced(&newcomer, POOL_NEED_NONE, &plan.states[i], true);
 		ram_give_up(&plan.states[i]);
+	}
+	if (!enough)
+		ram_tell_displaced(&newcomer, POOL_NEED_NONE, &nobody, true);
 	return enough ? 0 : POOL_NEVER;
 }

@@ -170,7 +170,7 @@ static void act(struct sim_client *c)
 	struct sim_view *v = some_view(c);
 	uint32_t kind = below(w, 100);
 
-	if (!c->live || !client_has_room(c, 12))
+	if (!c->live || !client_has_room(c, 14))
 		return;
 	if (kind >= 1 && kind < 30 && !wants_more(c))
 		kind = 50;

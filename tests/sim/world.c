@@ -202,7 +202,8 @@ static void draw_world(struct sim *w)
 	w->windows = chance(w, 25);
 	w->hybrid = chance(w, 45);
 	w->rules = chance(w, 35);
-	w->spill.on = chance(w, w->hybrid ? 10 : 80);
+	w->spill.on = chance(w, w->hybrid ? 65 : 80);
+	w->state_bytes = SIM_STATE_BYTES;
 	w->quiet |= w->spill.on && chance(w, 20);
 	w->work_rate = chance(w, 20) ? 2 : 10 + below(w, 90);
 	w->moves = w->quiet || chance(w, 25) ? 0 : below(w, w->spill.on ? 24 : 8);
