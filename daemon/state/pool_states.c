@@ -146,8 +146,7 @@ bool pool_drop_states(struct pool *p, uint16_t name_space, uint32_t *budget)
  * linked through ram_below, which only the order of a dense pool needs. */
 struct intake {
 	uint32_t first, last; /* NODE_NONE */
-	uint32_t missing;     /* pages without a place */
-	bool wants_image;     /* and the image has none */
+	bool wants_image;     /* it has none yet */
 };
 
 static uint32_t count_missing(const struct pool *p, uint32_t node)
@@ -167,7 +166,6 @@ static void link_node(struct pool *p, struct intake *in, uint32_t node)
 	else
 		p->prefix.nodes[in->last].ram_below = node;
 	in->last = node;
-	in->missing--;
 }
 
 static uint32_t unlink_first(struct pool *p, struct intake *in)
@@ -225,24 +223,12 @@ static int find_places(struct pool *p, uint32_t image, struct intake *in)
 	const struct pool_below *below = p->below;
 	const struct image *it = &p->images.image[image];
 	bool wants_image = it->place == COPY_NONE;
-	uint32_t missing = count_missing(p, it->node);
-	struct intake whole = {
-	    .first = NODE_NONE, .last = NODE_NONE, .missing = missing, .wants_image = wants_image};
 	int r;
 
-	*in = whole;
-	r = take_places(p, image, POOL_NEED_NOTHING, in);
-	if (r == 0)
-		return 0;
-	give_places_back(p, image, in, wants_image);
-	if (r == POOL_WAIT)
-		return r;
-	/* So much is missing: is it to be had from what ranks below? */
-	r = below->plan(below->context, image, in->missing, in->wants_image, missing, wants_image);
-	if (r)
-		return r;
-	*in = whole;
-	r = take_places(p, image, POOL_NEED_NONE, in);
+	*in = (struct intake){.first = NODE_NONE, .last = NODE_NONE, .wants_image = wants_image};
+	r = below->plan(below->context, image, count_missing(p, it->node), wants_image);
+	if (!r)
+		r = take_places(p, image, POOL_NEED_NONE, in);
 	if (r)
 		give_places_back(p, image, in, wants_image);
 	return r;
@@ -370,9 +356,8 @@ bool pool_place_image(struct pool *p, uint32_t image)
 
 	if (image_take_slot(&p->images, image))
 		return true;
-	if (below && (below->take_image(below->context, image, POOL_NEED_NOTHING, &place) == 0 ||
-		      (below->plan(below->context, image, 0, true, 0, true) == 0 &&
-		       below->take_image(below->context, image, POOL_NEED_NONE, &place) == 0))) {
+	if (below && below->plan(below->context, image, 0, true) == 0 &&
+	    below->take_image(below->context, image, POOL_NEED_NONE, &place) == 0) {
 		image_put_in_ram(&p->images, image, place);
 		return true;
 	}
@@ -387,22 +372,39 @@ bool pool_place_image(struct pool *p, uint32_t image)
 
 uint32_t pool_plan_give_up(struct pool *p, uint32_t image)
 {
-	const struct image *it = &p->images.image[image];
-	uint32_t node = it->node, n = 0;
+	struct image *it = &p->images.image[image];
+	uint32_t node = it->node;
+	bool goes = true;
 
+	it->planned = 0;
 	image_leave_ram_order(&p->images, image);
 	for (; it->in_ram && node != NODE_NONE; node = p->prefix.nodes[node].parent) {
-		must(p->prefix.nodes[node].kept_in_ram > 0);
-		if (--p->prefix.nodes[node].kept_in_ram)
+		struct node *n = &p->prefix.nodes[node];
+
+		must(n->kept_in_ram > 0);
+		if (--n->kept_in_ram)
 			break;
-		n += p->prefix.nodes[node].kind == NODE_TOKENS;
+		/* What is on its way stays, and what it stands on, whoever needs it. */
+		goes = goes && n->kind == NODE_TOKENS &&
+		       prefix_may_leave(&p->prefix, node, TIER_RAM);
+		if (goes) {
+			it->planned++;
+			p->prefix.nodes[n->parent].children_in[TIER_RAM]--;
+		}
 	}
-	return n;
+	return it->planned;
 }
 
 void pool_plan_undo(struct pool *p, uint32_t image)
 {
-	if (p->images.image[image].in_ram)
-		keep(p, p->images.image[image].node, TIER_RAM);
+	struct image *it = &p->images.image[image];
+	uint32_t node = it->node;
+
+	for (; it->planned > 0; it->planned--) {
+		node = p->prefix.nodes[node].parent;
+		p->prefix.nodes[node].children_in[TIER_RAM]++;
+	}
+	if (it->in_ram)
+		keep(p, it->node, TIER_RAM);
 	image_enter_ram_order(&p->images, image);
 }

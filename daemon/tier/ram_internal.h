@@ -58,8 +58,8 @@ extern void (*ram_displace_hook)(const struct ram_candidate *newcomer, enum pool
 void ram_tell_displaced(const struct ram_candidate *newcomer, enum pool_need need,
 			const struct ram_candidate *victim, bool planned);
 uint32_t ram_victims_for(const struct ram_candidate *newcomer);
-int ram_plan(void *context, uint32_t image, uint32_t pages, bool with_image, uint32_t all_pages,
-	     bool all_image); /* of struct pool_below */
+int ram_plan(void *context, uint32_t image, uint32_t pages,
+	     bool with_image); /* of struct pool_below */
 
 /* ---- ram_image.c ---- */
 
