@@ -28,14 +28,15 @@ void pool_drop_useless(struct pool *p, uint32_t node)
 
 	if (!p->hybrid || n->kind != NODE_TOKENS)
 		return;
-	if (prefix_may_leave(&p->prefix, node, TIER_DEVICE)) {
-		pool_tell_evict(p, node);
-		if (node_is_kept_below(n) && p->below)
-			(void)pool_send_down(p, node);
-		else
-			pool_let_go(p, node);
-	}
+	/* Its node may go with that. */
 	drop_useless_in_ram(p, node);
+	if (n->kind != NODE_TOKENS || !prefix_may_leave(&p->prefix, node, TIER_DEVICE))
+		return;
+	pool_tell_evict(p, node);
+	if (node_is_kept_below(n) && p->below)
+		(void)pool_send_down(p, node);
+	else
+		pool_let_go(p, node);
 }
 
 static void keep(struct pool *p, uint32_t node, enum tier tier)
@@ -293,7 +294,8 @@ static bool is_on_device(const struct pool *p, uint32_t node)
 	return true;
 }
 
-/* It stays in its slot, and on the device if it still is there; else it is lost. */
+/* It stays in its slot, and on the device if it still is there; else it is lost. The second time it
+ * is as well: whoever waits for its pages is not to wait for ever. */
 static void stay(struct pool *p, uint32_t image)
 {
 	struct image *it = &p->images.image[image];
@@ -303,10 +305,12 @@ static void stay(struct pool *p, uint32_t image)
 	give_place(p, image);
 	if (it->state == IMAGE_DOOMED)
 		return;
-	if (!it->on_device && !is_on_device(p, node)) {
+	if ((it->tried && protection(failed_spills_make_room)) ||
+	    (!it->on_device && !is_on_device(p, node))) {
 		pool_give_up(p, image);
 		return;
 	}
+	it->tried = true;
 	pool_hold(p, node);
 	leave_ram(p, image);
 	if (!it->on_device)

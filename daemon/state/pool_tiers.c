@@ -79,6 +79,15 @@ static bool is_given_up_on(const struct node *n)
 	       (n->moves & NODE_SPOILT_RAM || !n->children_in[TIER_RAM]);
 }
 
+bool pool_is_useless(const struct pool *p, uint32_t node)
+{
+	const struct node *n = &p->prefix.nodes[node];
+
+	return p->hybrid && n->kind == NODE_TOKENS && n->children_leaving == 0 &&
+	       prefix_may_leave(&p->prefix, node, TIER_DEVICE) &&
+	       (!node_is_kept_below(n) || node_is_in_ram(n) || is_given_up_on(n));
+}
+
 int pool_send_down(struct pool *p, uint32_t node)
 {
 	struct node *n = &p->prefix.nodes[node];
@@ -155,11 +164,12 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 		if (n->moves & NODE_LEAVING)
 			n->moves |= n->moves & NODE_TRIED ? NODE_TRIED_AGAIN : NODE_TRIED;
 		pool_stay(p, node);
-		if (n->children_in[TIER_RAM] == 0 && n->ram_pins == 0 && !n->kept_in_ram) {
+		if (!p->hybrid && n->children_in[TIER_RAM] == 0 && n->ram_pins == 0) {
 			pool_drop_from_ram(p, node);
 			return;
 		}
-		/* What stands on it there needs it, or it is being moved: for the next try. */
+		/* What stands on it there needs it, or a state; or it is being moved: for the next
+		 * try. */
 		n->moves |= NODE_SPOILT_RAM;
 		retain_look(&p->retain, node);
 		if (!n->parked)
