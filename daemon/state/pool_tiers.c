@@ -59,13 +59,14 @@ void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 	count_in_ram(p, node, 1);
 }
 
-/* It goes without a copy, after what stands on it. */
+/* It goes without a copy, after what stands on it, and once nobody reads it. */
 void pool_let_go(struct pool *p, uint32_t node)
 {
 	if (p->prefix.nodes[node].moves & NODE_SPOILT_RAM &&
 	    prefix_may_leave(&p->prefix, node, TIER_RAM))
 		pool_drop_from_ram(p, node);
-	if (p->prefix.nodes[node].children_leaving)
+	if (p->prefix.nodes[node].children_leaving ||
+	    p->prefix.nodes[node].moves & NODE_FILLING_RAM)
 		begin_leaving(p, node);
 	else
 		pool_evict(p, node);
@@ -84,7 +85,7 @@ bool pool_is_useless(const struct pool *p, uint32_t node)
 	const struct node *n = &p->prefix.nodes[node];
 
 	return p->hybrid && n->kind == NODE_TOKENS && n->children_leaving == 0 &&
-	       prefix_may_leave(&p->prefix, node, TIER_DEVICE) &&
+	       !(n->moves & NODE_FILLING_RAM) && prefix_may_leave(&p->prefix, node, TIER_DEVICE) &&
 	       (!node_is_kept_below(n) || node_is_in_ram(n) || is_given_up_on(n));
 }
 

@@ -258,6 +258,8 @@ void ask_checkpoint(struct sim_client *c, struct sim_view *v)
 	else if (v->committed)
 		note_capture(w, v->chain[v->committed - 1]);
 	o->exact = model_is_quiet(w, NULL);
+	o->failed_before = w->spill.down_failed;
+	o->refused_before = w->spill.states_refused;
 	o->e.deadline_us = chance(w, 30) ? 1 + below(w, 20000) : 5000000;
 	op_send(o);
 }
@@ -317,7 +319,9 @@ void took_checkpoint(struct sim_op *o, const struct completion *reply)
 		  (unsigned long long)k->min_capture_tokens, (unsigned long long)what);
 	sim_check(w, !kept || !text_is_inside_image(&v->text, v->committed, v->committed),
 		  "a state is captured at %u, inside an image", v->committed);
-	sim_check(w, !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT,
+	sim_check(w,
+		  !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT || w->spill.down_failed > o->failed_before ||
+		      (k->retained_slots == 0 && w->spill.states_refused > o->refused_before),
 		  "no slot for a capture, and nothing else happens");
 	w->captures += what == PAYLOAD_CAPTURE_MADE;
 	if (o->exact && kept && k->max_prefix_cache_pages == CONFIG_NULL)

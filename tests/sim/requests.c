@@ -101,7 +101,8 @@ void ask_open(struct sim_client *c, bool send, struct sim_op **out)
 	struct sim_view *v = free_view(c);
 	struct payload_open *p;
 	struct sim_op *o;
-	uint32_t n = draw_length(w, c->hybrid && chance(w, 80) && most > 110 ? 110 : most);
+	uint32_t usual = w->spill.on ? 70 : 110;
+	uint32_t n = draw_length(w, c->hybrid && chance(w, 80) && most > usual ? usual : most);
 
 	if (out)
 		*out = NULL;

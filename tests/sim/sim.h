@@ -82,7 +82,8 @@ struct sim_op {
 	struct sim_reuse expected;
 	struct sim_states states; /* of a hybrid pool: that it could go on from */
 	uint32_t bound;
-	uint64_t failed_before;         /* what could not be fetched */
+	uint64_t failed_before;  /* what could not be fetched; of a capture: copied down */
+	uint64_t refused_before; /* of a capture: states that found no place in KV-RAM */
 	uint32_t first, n, side, layer; /* of rows, of a commit */
 	struct sim_op *items[4];
 	uint32_t n_items;

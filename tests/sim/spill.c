@@ -63,6 +63,8 @@ void spill_draw(struct sim *w)
 		return;
 	if (w->hybrid)
 		draw_images(w);
+	if (w->hybrid && chance(w, 60))
+		objects = OBJECTS_LEAST + below(w, 20);
 	w->config.kv_ram_page_bytes = SPILL_PAGE_BYTES;
 	w->config.kv_ram_bytes = objects * SPILL_OBJECT;
 	p->ram_floor_tokens = chance(w, 70) ? 0 : 1 + below(w, 3 * SIM_PAGE_TOKENS);

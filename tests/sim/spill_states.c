@@ -86,8 +86,8 @@ static void stay(const struct pool *p, uint32_t node, struct fate *f)
 		f->stays[node] = true;
 }
 
-/* What a state that stays needs, what is on its way, and what these stand on. */
-static void look(struct sim *w, struct fate *f)
+/* What a state that stays needs, or the newcomer, what is on its way, and what these stand on. */
+static void look(struct sim *w, const struct image *newcomer, struct fate *f)
 {
 	const struct pool *p = sim_pool(w);
 	const struct ram_pool *rp = spill_pool(w);
@@ -100,7 +100,7 @@ static void look(struct sim *w, struct fate *f)
 
 		if (it->state == IMAGE_FREE || f->gone[i])
 			continue;
-		if (it->in_ram)
+		if (it->in_ram || (it == newcomer && it->state == IMAGE_VALID))
 			stay(p, it->node, f);
 		if (it->place == COPY_NONE)
 			continue;
@@ -224,16 +224,19 @@ void spill_state_displaced(struct sim *w, const struct ram_candidate *newcomer,
 {
 	static struct fate f;
 	const struct pool *p = sim_pool(w);
-	const struct image *it = &p->images.image[newcomer->image];
+	const struct image *it;
 	struct wish wish;
 	uint32_t first, next;
 
-	sim_check(w, planned, "room was planned for a state, and its %s finds none",
+	sim_check(w, planned || spill_pool(w)->ram->relocation_fails, "room was planned for a state, and its %s finds none",
 		  newcomer->image == IMAGE_NONE ? "page" : "image");
 	sim_check(w, p->images.n_images <= STATES_MOST && p->prefix.fresh <= DROPS_NODES,
 		  "more states or nodes than the test remembers");
+	if (!planned)
+		return;
+	it = &p->images.image[newcomer->image];
 	memset(f.gone, 0, sizeof(f.gone));
-	look(w, &f);
+	look(w, it, &f);
 	wish = wish_of(p, it);
 	sim_check(w, !fits(w, &f, it->name_space, wish),
 		  "there is room in KV-RAM for a state, and %s",
@@ -242,7 +245,7 @@ void spill_state_displaced(struct sim *w, const struct ram_candidate *newcomer,
 	for (next = first; next != IMAGE_NONE && !fits(w, &f, it->name_space, wish);
 	     next = next_to_go(w, &f, newcomer->image, bytes_of(spill_pool(w), wish))) {
 		f.gone[next] = true;
-		look(w, &f);
+		look(w, it, &f);
 	}
 	if (!victim->pool) {
 		w->spill.states_refused++;
