@@ -45,6 +45,15 @@ static int ask_for_pages(struct request *r, uint32_t *budget)
 	return 0;
 }
 
+/* What is fetched now is not what was. */
+void request_fetch_again(struct request *r)
+{
+	struct request_prompt *t = &r->u.prompt;
+
+	t->asked = t->match.walk.on_device;
+	t->fetched = t->asked;
+}
+
 /* No copy is on its way whose end would change anything. */
 static bool nothing_comes(const struct core_pool *p)
 {
@@ -69,6 +78,7 @@ static enum run_result no_page(struct request *r)
 		return RUN_MORE;
 	if (request_is_behind(&p->starving, r) && nothing_comes(p)) {
 		match_cut(&t->match, t->asked);
+		request_fetch_again(r);
 		list_remove(&r->in_wait);
 		return RUN_MORE;
 	}
@@ -90,8 +100,7 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 	if (t->phase != PROMPT_FETCH) {
 		t->phase = PROMPT_FETCH;
 		t->fetch_ns = clock_now(&p->core->clock);
-		t->asked = t->match.walk.on_device;
-		t->fetched = t->asked;
+		request_fetch_again(r);
 	}
 	result = ask_for_pages(r, budget);
 	if (result == POOL_MORE)
@@ -106,6 +115,7 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 		if (n->moves & NODE_FILLING && !(n->moves & NODE_FAILED))
 			break;
 		match_cut(&t->match, t->fetched);
+		request_fetch_again(r);
 		list_remove(&r->in_wait);
 		return RUN_MORE;
 	}

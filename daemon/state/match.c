@@ -422,13 +422,18 @@ void match_unclaim(struct match *m)
 	m->claimed = false;
 }
 
-/* Without what is behind the first n full pages. */
+/* Without what is behind the first n full pages; each time it gets less. */
 static void cut_state(struct match *m, uint32_t n)
 {
 	struct pool *p = m->pool;
+	bool part = n == m->walk.position && m->partial != NODE_NONE;
+	uint32_t most = n * p->limits.page_tokens +
+			(part ? p->prefix.nodes[m->partial].length : p->limits.page_tokens) - 1;
 	uint32_t budget = UINT32_MAX;
 
 	m->end_reason = MATCH_RESTORE;
+	if (m->most > most)
+		m->most = most;
 	if (m->partial != NODE_NONE)
 		pool_release(p, &m->partial, &budget); /* what it stands on is held */
 	m->partial = NODE_NONE;
