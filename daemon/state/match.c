@@ -275,13 +275,14 @@ static uint32_t valid_state(const struct pool *p, uint32_t node)
 	return image;
 }
 
-/* A state behind a part of the page that follows `node`, the longest that fits the prompt. */
-static uint32_t partial_state(struct match *m, uint32_t node, uint32_t position, uint32_t *where)
+/* A state behind a part of the page that follows `node`, the longest of at most `most` tokens. */
+static uint32_t partial_state(struct match *m, uint32_t node, uint32_t position, uint32_t most,
+			      uint32_t *where)
 {
 	struct pool *p = m->pool;
 	const struct match_wish *w = m->wish;
 	uint32_t start = position * p->limits.page_tokens;
-	uint32_t room = m->most - start;
+	uint32_t room = most > start ? most - start : 0;
 	uint64_t lengths = p->prefix.nodes[node].partial_lengths;
 	uint32_t first = 0;
 
@@ -317,18 +318,21 @@ struct found_state {
 	uint32_t partial;  /* the node that follows, or NODE_NONE */
 };
 
-/* From a page upwards: the first state is the longest. */
-static struct found_state next_state(struct match *m, uint32_t node, uint32_t position)
+/* From a page upwards: the first state of at most `most` tokens is the longest. */
+static struct found_state next_state(struct match *m, uint32_t node, uint32_t position,
+				     uint32_t most)
 {
 	struct pool *p = m->pool;
 	uint32_t page_tokens = p->limits.page_tokens;
 	struct found_state f = {.node = node, .position = position, .partial = NODE_NONE};
 
 	for (;;) {
-		f.image = partial_state(m, f.node, f.position, &f.partial);
+		uint32_t end = f.position * page_tokens;
+
+		f.image = partial_state(m, f.node, f.position, most, &f.partial);
 		if (f.image != IMAGE_NONE || f.position == 0)
 			return f;
-		if (leave_images(m->wish, f.position * page_tokens, 1) == f.position * page_tokens)
+		if (end <= most && leave_images(m->wish, end, 1) == end)
 			f.image = valid_state(p, f.node);
 		if (f.image != IMAGE_NONE)
 			return f;
@@ -348,34 +352,23 @@ static bool is_below(const struct match *m, const struct found_state *f)
 	       (f->partial != NODE_NONE && !node_is_on_device(&p->prefix.nodes[f->partial]));
 }
 
-/* The longest state on the device at or above a page. */
-static struct found_state next_on_device(struct match *m, struct found_state f)
-{
-	while (is_below(m, &f)) {
-		if (f.partial != NODE_NONE && valid_state(m->pool, f.node) != IMAGE_NONE &&
-		    f.position > 0) {
-			/* The state at the end of the page before it. */
-			f.partial = NODE_NONE;
-			f.image = valid_state(m->pool, f.node);
-		} else if (f.position == 0) {
-			f.partial = NODE_NONE;
-			f.image = IMAGE_NONE;
-		} else {
-			f = next_state(m, m->pool->prefix.nodes[f.node].parent, f.position - 1);
-		}
-	}
-	return f;
-}
-
 static uint32_t tokens_of(const struct match *m, const struct found_state *f)
 {
 	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
 }
 
+/* That one, or the longest before it that is on the device. */
+static struct found_state next_on_device(struct match *m, struct found_state f)
+{
+	while (is_below(m, &f))
+		f = next_state(m, f.node, f.position, tokens_of(m, &f) - 1);
+	return f;
+}
+
 /* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
 static struct found_state choose_state(struct match *m)
 {
-	struct found_state f = next_state(m, m->walk.node, m->walk.position);
+	struct found_state f = next_state(m, m->walk.node, m->walk.position, m->most);
 	struct found_state device = next_on_device(m, f);
 
 	if (f.image == device.image ||
