@@ -406,6 +406,7 @@ static void find_state(struct match *m)
 	p->images.image[m->image].claims++;
 	p->images.counts.claims[p->images.image[m->image].kind]++;
 	image_touch(&p->images, m->image, m->wish->interactive, p->retain.now_ns);
+	pool_trim(p); /* what was to leave may stay for this */
 }
 
 void match_unclaim(struct match *m)
