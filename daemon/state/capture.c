@@ -115,8 +115,9 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	p->stats.capture_skips[skip] += skip != CAPTURE_MADE;
 	if (skip == CAPTURE_EXISTS && p->images.image[*image].state == IMAGE_VALID) {
 		image_touch(&p->images, *image, s->rank.interactive, p->retain.now_ns);
-		/* It was in KV-RAM alone; its pages are used here. */
-		if (!p->images.image[*image].on_device)
+		/* It was in KV-RAM alone; its pages are used here, its last one perhaps by nobody. */
+		if (!p->images.image[*image].on_device &&
+		    node_carries(&p->prefix.nodes[p->images.image[*image].node]))
 			pool_keep_on_device(p, *image);
 		pool_trim(p); /* it is one that may go */
 	}

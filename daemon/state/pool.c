@@ -337,8 +337,11 @@ bool pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
 		if (r)
 			break;
 	}
-	/* What leaves will have left; what arrives for nobody can be given up then. */
-	return pool_held(p, name_space) + n <= quota || share->leaving + share->arriving == 0;
+	/* What leaves will have left; what arrives for nobody can be given up then, and so can a
+	 * state that is being copied. */
+	return pool_held(p, name_space) + n <= quota ||
+	       (share->leaving + share->arriving == 0 &&
+		(!p->hybrid || share->indexed == share->live));
 }
 
 bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages)

@@ -337,6 +337,7 @@ void pool_spilled(struct pool *p, uint32_t image, int result)
 
 void pool_keep_on_device(struct pool *p, uint32_t image)
 {
+	pool_stay(p, p->images.image[image].node);
 	keep(p, p->images.image[image].node, TIER_DEVICE);
 	image_set_on_device(&p->images, image, true);
 }

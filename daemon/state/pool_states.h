@@ -23,7 +23,8 @@
  * state that is given up for it. False: there is none. */
 bool pool_place_image(struct pool *p, uint32_t image);
 
-/* Its pages are on the device, and used: it keeps them there from now on. */
+/* Its pages are on the device: it keeps them there from now on, even if they were about to leave.
+ */
 void pool_keep_on_device(struct pool *p, uint32_t image);
 /* It leaves the device, for KV-RAM if it can. 0; POOL_WAIT: not now. */
 int pool_push_down(struct pool *p, uint32_t image);

@@ -236,18 +236,19 @@ static bool is_lost(const struct sim_op *o, const uint64_t *chain, uint32_t toke
 	return false;
 }
 
+/* And worth while. */
 static bool is_still_there(struct sim *w, const struct sim_state *s)
 {
 	const struct image *it = &sim_pool(w)->images.image[s->image];
 
-	return it->state == IMAGE_VALID && it->id == s->id;
+	return it->state == IMAGE_VALID && it->id == s->id &&
+	       (w->config.pools[0].ram_floor_tokens == 0 || (!s->below && it->on_device));
 }
 
 bool states_check_after_failures(struct sim_op *o, const struct sim_text *t,
 				 const struct payload_open_result *r)
 {
 	struct sim *w = o->client->sim;
-	uint64_t floor = w->config.pools[0].ram_floor_tokens;
 	const struct sim_states *found = &o->states;
 	const struct sim_state *got = NULL;
 	uint64_t chain[SIM_TOKENS];
@@ -267,9 +268,7 @@ bool states_check_after_failures(struct sim_op *o, const struct sim_text *t,
 			got = s;
 		}
 		/* Others may have been given up to make room for what was fetched. */
-		sim_check(w,
-			  lost || s->tokens <= r->cached_tokens || !is_still_there(w, s) ||
-			      (s->below && floor > 0),
+		sim_check(w, lost || s->tokens <= r->cached_tokens || !is_still_there(w, s),
 			  "%u tokens are reused, and a state of %u is there", r->cached_tokens,
 			  s->tokens);
 	}
