@@ -46,7 +46,6 @@ static uint32_t partial_node(struct seq *s, enum capture_skip *skip)
 	pool_hold(p, node);
 	must(s->tail_node == NODE_NONE);
 	s->tail_node = node;
-	pool_trim(p); /* it is one more, whatever becomes of the capture */
 	return node;
 }
 
@@ -119,7 +118,6 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 		if (!p->images.image[*image].on_device &&
 		    node_carries(&p->prefix.nodes[p->images.image[*image].node]))
 			pool_keep_on_device(p, *image);
-		pool_trim(p); /* it is one that may go */
 	}
 	if (skip == CAPTURE_MADE) {
 		p->images.image[*image].kind = (uint8_t)kind;
@@ -129,6 +127,9 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	/* A prefix belongs to nobody's conversation. */
 	if ((skip == CAPTURE_MADE || skip == CAPTURE_EXISTS) && kind == IMAGE_CHECKPOINT)
 		s->follows = image_name(&p->images, *image);
+	/* Its last page is one more, whatever becomes of the capture, and the state is one more that
+	 * may go. Not before: what leaves keeps its slot for a while. */
+	pool_trim(p);
 	return skip;
 }
 
