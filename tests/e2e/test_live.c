@@ -32,7 +32,8 @@
 #define POOL(name, more)                                                                           \
 	"{\"name\": \"" name "\", \"pool_pages\": 26, \"kv_page_size\": 16,"                       \
 	" \"max_sequence_length\": 192, \"enable_prefix_caching\": true,"                          \
-	" \"max_prefix_cache_pages\": null, \"ram_floor_tokens\": 0, \"live_in_ram\": true" more "}"
+	" \"max_prefix_cache_pages\": null, \"ram_floor_tokens\": 0, \"live_in_ram\": true" more   \
+	"}"
 
 static const char config[] =
     "{\"kv_ram_bytes\": \"64MiB\", \"kv_ram_page_bytes\": \"4KiB\","

@@ -25,17 +25,19 @@
 	"{\"name\": \"" name "\", \"pool_pages\": 64, \"kv_page_size\": 16,"                       \
 	" \"max_sequence_length\": 272, \"enable_prefix_caching\": true,"                          \
 	" \"max_prefix_cache_pages\": 20, \"ram_floor_tokens\": 0, \"retained_order\": \"lru\"}"
-#define NAMESPACE(name)                                                                            \
+#define NAMESPACE(name, more)                                                                      \
 	"{\"name\": \"" name "\", \"uids\": [%u], \"managed_prefix_cache_salt\": \"" name "\", "   \
-	"\"rights\": [\"attach\", \"admin\"]}"
+	"\"rights\": [\"attach\", \"admin\"]" more "}"
+#define CONFIG(bytes, more)                                                                        \
+	"{\"kv_ram_bytes\": \"" bytes                                                              \
+	"\", \"kv_ram_lock\": false, \"pools\": [" POOL("main") ", " POOL(                         \
+	    "other") "], \"namespaces\": [" NAMESPACE("a", more) ", " NAMESPACE("b", "") "]}\n"
 
 /* Four frames: room for 128 pages of 64 KiB. */
-static const char scarce[] =
-    "{\"kv_ram_bytes\": \"10MiB\", \"kv_ram_lock\": false, \"pools\": [" POOL("main") ", " POOL(
-	"other") "], \"namespaces\": [" NAMESPACE("a") ", " NAMESPACE("b") "]}\n";
-static const char ample[] =
-    "{\"kv_ram_bytes\": \"320MiB\", \"kv_ram_lock\": false, \"pools\": [" POOL("main") ", " POOL(
-	"other") "], \"namespaces\": [" NAMESPACE("a") ", " NAMESPACE("b") "]}\n";
+static const char scarce[] = CONFIG("10MiB", "");
+/* The same, and what `a` has there goes for nobody else. */
+static const char sure[] = CONFIG("10MiB", ", \"guaranteed_kv_ram_bytes\": \"5MiB\"");
+static const char ample[] = CONFIG("320MiB", "");
 
 static const struct engine_model small = {.pool = "main", /* 64 KiB a page */
 					  .n_layers = 4,
@@ -217,7 +219,7 @@ static void make_holes(void)
 {
 	join(&a, "a", &small);
 	join(&b, "b", &small);
-	join(&other, "a", &large);
+	join(&other, "b", &large);
 	for (uint32_t i = 0; i < 4; i++) {
 		(void)serve(&a, i);
 		(void)serve(&b, i);
@@ -239,7 +241,7 @@ static bool has_a_large_page(void *context)
 static void pages_are_moved_aside_for_a_larger_one(void **state)
 {
 	(void)state;
-	start(scarce);
+	start(sure);
 	make_holes();
 	assert_true(await(has_a_large_page, NULL, LONG_MS));
 	assert_true(daemon_counter(&d, "kv_ram_pages_relocated") > 0);
@@ -260,7 +262,7 @@ static void what_cannot_be_moved_aside_stays_where_it_is(void **state)
 	(void)state;
 	d.program = "tests/hostile/kvhostd_test";
 	d.environment = "KVHOST_TEST_FAILPOINT=ram_relocation:0:3";
-	start(scarce);
+	start(sure);
 	make_holes();
 	assert_true(await(has_failed_to_relocate, NULL, LONG_MS));
 	for (uint32_t i = 0; i < 4; i++)
