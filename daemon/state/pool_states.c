@@ -40,8 +40,15 @@ void pool_drop_useless(struct pool *p, uint32_t node)
 
 static void keep(struct pool *p, uint32_t node, enum tier tier)
 {
-	while (prefix_keep(&p->prefix, node, tier))
+	bool again;
+
+	do {
+		/* A state that is computed again takes the page of one that is going down. */
+		if (tier == TIER_DEVICE)
+			pool_stay(p, node);
+		again = prefix_keep(&p->prefix, node, tier);
 		node = p->prefix.nodes[node].parent;
+	} while (again);
 }
 
 static void unkeep(struct pool *p, uint32_t node, enum tier tier)

@@ -334,6 +334,45 @@ static void a_state_that_is_computed_again_lives_on_the_device_again(void **stat
 	assert_int_equal(w->used, 3 + IMAGE);
 }
 
+static void a_state_that_is_captured_again_while_it_leaves_stays(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, &one, 2 * PAGE + 5);
+	struct seq *s = compute_anew(w, 1, 2 * PAGE + 5);
+	enum capture_skip skip;
+
+	states_push_down(w, a.image);
+	assert_state(w, a, "Rsp", "dF dF lF");
+	states_capture_begins(w, s, IMAGE_CHECKPOINT, false, &skip);
+	assert_int_equal(skip, CAPTURE_EXISTS);
+	assert_state(w, a, "DRsp", "dF dF dF");
+	states_settle(w);
+	world_close(&s);
+	assert_state(w, a, "DRp", "dR dR dR");
+}
+
+static void a_state_takes_the_pages_of_one_that_is_given_up_while_it_leaves(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, &one, 2 * PAGE + 5), b;
+	struct seq *s = compute_anew(w, 1, 2 * PAGE + 5);
+	uint32_t image;
+
+	states_push_down(w, a.image);
+	pool_give_up(&w->pool, a.image);
+	assert_state(w, a, "XRsp", "dF dF lF");
+	image = states_capture_begins(w, s, IMAGE_CHECKPOINT, false, NULL);
+	assert_int_not_equal(image, IMAGE_NONE);
+	b = states_name(w, image);
+	states_capture_ends(w, image, 0);
+	assert_state(w, b, "Ds", "dF dF dF");
+	states_settle(w);
+	world_close(&s);
+	assert_state(w, a, "-", NULL);
+	assert_state(w, b, "Ds", "d d d");
+	assert_int_equal(w->used, 0);
+}
+
 /* ---- for nowhere ---- */
 
 static void a_state_that_is_copied_from_goes_when_that_has_ended(void **state)
@@ -476,6 +515,8 @@ int main(void)
 	    TEST(what_it_shares_with_its_victim_stays),
 	    TEST(a_state_that_is_fetched_lives_in_both_tiers),
 	    TEST(a_state_that_is_computed_again_lives_on_the_device_again),
+	    TEST(a_state_that_is_captured_again_while_it_leaves_stays),
+	    TEST(a_state_takes_the_pages_of_one_that_is_given_up_while_it_leaves),
 	    TEST(a_state_that_is_copied_from_goes_when_that_has_ended),
 	    TEST(a_state_given_up_while_it_goes_down_leaves_nothing),
 	    TEST(a_namespace_is_dropped_from_all_tiers),
