@@ -392,24 +392,54 @@ bool pool_place_image(struct pool *p, uint32_t image)
 
 /* ---- what could be given up in KV-RAM ---- */
 
+/* How many of its children there would go by what is planned so far: in ram_above, which only the
+ * order of a dense pool needs. */
+static uint32_t children_going(const struct node *n)
+{
+	return n->ram_above == NODE_NONE ? 0 : n->ram_above;
+}
+
+/* Would its copy go at once, if no state needed it? */
+static bool would_go(const struct node *n)
+{
+	bool used = n->users || n->kept;
+
+	return n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
+	       n->children_in[TIER_RAM] == children_going(n) && !(n->moves & NODE_FILLING_RAM) &&
+	       !n->ram_pins && !n->parked &&
+	       (!used || (node_is_on_device(n) && !(n->moves & NODE_LEAVING)));
+}
+
 uint32_t pool_plan_give_up(struct pool *p, uint32_t image)
 {
 	const struct image *it = &p->images.image[image];
+	struct node *nodes = p->prefix.nodes;
 	uint32_t node = it->node, n = 0;
 
 	image_leave_ram_order(&p->images, image);
-	for (; it->in_ram && node != NODE_NONE; node = p->prefix.nodes[node].parent) {
-		must(p->prefix.nodes[node].kept_in_ram > 0);
-		if (--p->prefix.nodes[node].kept_in_ram)
+	for (; it->in_ram && node != NODE_NONE; node = nodes[node].parent) {
+		must(nodes[node].kept_in_ram > 0);
+		if (--nodes[node].kept_in_ram)
 			break;
-		n += p->prefix.nodes[node].kind == NODE_TOKENS;
+		if (!would_go(&nodes[node]))
+			continue;
+		nodes[nodes[node].parent].ram_above = children_going(&nodes[nodes[node].parent]) + 1;
+		n++;
 	}
 	return n;
 }
 
 void pool_plan_undo(struct pool *p, uint32_t image)
 {
-	if (p->images.image[image].in_ram)
-		keep(p, p->images.image[image].node, TIER_RAM);
+	const struct image *it = &p->images.image[image];
+	struct node *nodes = p->prefix.nodes;
+
+	if (it->in_ram) {
+		keep(p, it->node, TIER_RAM);
+		for (uint32_t above = nodes[it->node].parent;
+		     above != NODE_NONE && nodes[above].ram_above != NODE_NONE;
+		     above = nodes[above].parent)
+			nodes[above].ram_above = NODE_NONE;
+	}
 	image_enter_ram_order(&p->images, image);
 }

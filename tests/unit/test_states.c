@@ -280,6 +280,33 @@ static void what_it_shares_with_its_victim_stays(void **state)
 	assert_int_equal(w->plans_broken, 0);
 }
 
+/* What is on its way down cannot make room for another: it is counted on by nobody. */
+static void a_plan_counts_on_no_page_that_is_under_way(void **state)
+{
+	struct states *w = *state;
+	const struct states_text important = {.which = 2, .interactive = true};
+	struct image_name a, b;
+
+	start_again(w, &(struct states_limits){
+			   .pages = 64, .slots = 0, .units = 4 + 2 * IMAGE, .image_units = IMAGE});
+	a = retain(w, &one, 4 * PAGE);
+	b = retain(w, &important, 6 * PAGE);
+	assert_state(w, a, "Dp", "d d d d");
+	states_push_down(w, a.image);
+	states_push_down(w, b.image);
+	assert_int_equal(w->plans, 1);
+	assert_int_equal(w->plans_made, 0);
+	assert_state(w, b, "-", NULL);
+	assert_state(w, a, "Rp", "lF lF lF lF");
+	states_settle(w);
+	/* Once it has come there it is. */
+	b = retain(w, &important, 6 * PAGE);
+	states_push_down(w, b.image);
+	assert_state(w, a, "-", NULL);
+	assert_state(w, b, "Rp", "lF lF lF lF lF lF");
+	assert_int_equal(w->plans_broken, 0);
+}
+
 /* ---- up ---- */
 
 static void a_state_that_is_fetched_lives_in_both_tiers(void **state)
@@ -513,6 +540,7 @@ int main(void)
 	    TEST(without_a_tier_below_a_state_goes_for_nowhere),
 	    TEST(two_states_share_their_pages_in_each_tier),
 	    TEST(what_it_shares_with_its_victim_stays),
+	    TEST(a_plan_counts_on_no_page_that_is_under_way),
 	    TEST(a_state_that_is_fetched_lives_in_both_tiers),
 	    TEST(a_state_that_is_computed_again_lives_on_the_device_again),
 	    TEST(a_state_that_is_captured_again_while_it_leaves_stays),
