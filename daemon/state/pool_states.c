@@ -12,7 +12,7 @@ static void drop_useless_in_ram(struct pool *p, uint32_t node)
 	const struct node *n;
 
 	for (n = &p->prefix.nodes[node];
-	     n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE && !node_is_kept_below(n) &&
+	     n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
 	     prefix_may_leave(&p->prefix, node, TIER_RAM);
 	     n = &p->prefix.nodes[node]) {
 		uint32_t above = n->parent;

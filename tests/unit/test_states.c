@@ -528,6 +528,21 @@ static void a_conversation_that_goes_on_gives_up_what_it_had_below(void **state)
 	assert_int_equal(w->used, 0);
 }
 
+static void switched_off_the_pages_of_a_state_do_not_stay(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = put_down(w, &one, 2 * PAGE + 5);
+
+	assert_int_equal(states_reuse(w, &one, 3 * PAGE), 2 * PAGE + 5);
+	protection_off[PROTECTION_states_stay_whole] = true;
+	states_push_down(w, a.image);
+	assert_int_equal(states_found(w, &one, 3 * PAGE), 0);
+	/* The state is still there, and nothing of it is found. */
+	assert_string_equal(states_where(w, a), "Rp");
+	pool_give_up(&w->pool, a.image);
+	protection_off[PROTECTION_states_stay_whole] = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -549,6 +564,7 @@ int main(void)
 	    TEST(a_state_given_up_while_it_goes_down_leaves_nothing),
 	    TEST(a_namespace_is_dropped_from_all_tiers),
 	    TEST(a_conversation_that_goes_on_gives_up_what_it_had_below),
+	    TEST(switched_off_the_pages_of_a_state_do_not_stay),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
