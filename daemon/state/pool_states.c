@@ -24,16 +24,20 @@ static void drop_useless_in_ram(struct pool *p, uint32_t node)
 
 void pool_drop_useless(struct pool *p, uint32_t node)
 {
-	const struct node *n = &p->prefix.nodes[node];
+	uint32_t at = node, above;
 
-	if (!p->hybrid || n->kind != NODE_TOKENS)
+	if (!p->hybrid)
 		return;
-	if (prefix_may_leave(&p->prefix, node, TIER_DEVICE)) {
-		pool_tell_evict(p, node);
-		if (node_is_kept_below(n) && p->below)
-			(void)pool_send_down(p, node);
+	/* What it stands on may have waited for it alone. */
+	for (; p->prefix.nodes[at].kind == NODE_TOKENS &&
+	       prefix_may_leave(&p->prefix, at, TIER_DEVICE);
+	     at = above) {
+		above = p->prefix.nodes[at].parent;
+		pool_tell_evict(p, at);
+		if (node_is_kept_below(&p->prefix.nodes[at]) && p->below)
+			(void)pool_send_down(p, at);
 		else
-			pool_let_go(p, node);
+			pool_let_go(p, at);
 	}
 	drop_useless_in_ram(p, node);
 }
