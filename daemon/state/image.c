@@ -339,6 +339,7 @@ void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t no
 
 	it->touched = ++s->next_touch;
 	it->touched_ns = now_ns;
+	it->tried = false;
 	image_leave_ram_order(s, image);
 	it->interactive |= interactive;
 	if (in_ram)

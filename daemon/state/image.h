@@ -81,6 +81,7 @@ struct image {
 	bool interactive;  /* the highest of those that captured or claimed it */
 	bool is_protected; /* it has come back from KV-RAM */
 	bool spilling;     /* its image is copied from its slot to KV-RAM */
+	bool tried;        /* that has failed since it was touched */
 	uint16_t moving;   /* pieces of its image that are being moved inside KV-RAM */
 };
 

@@ -318,7 +318,8 @@ static bool is_on_device(const struct pool *p, uint32_t node)
 	return true;
 }
 
-/* It stays in its slot, and on the device if it still is there; else it is lost. */
+/* It stays in its slot, and on the device if it still is there; else it is lost. So it is if this
+ * is the second time: whoever waits for its pages is not to wait for ever. */
 static void stay(struct pool *p, uint32_t image)
 {
 	struct image *it = &p->images.image[image];
@@ -328,10 +329,12 @@ static void stay(struct pool *p, uint32_t image)
 	give_place(p, image);
 	if (it->state == IMAGE_DOOMED)
 		return;
-	if (!it->on_device && !is_on_device(p, node)) {
+	if ((!it->on_device && !is_on_device(p, node)) ||
+	    (it->tried && protection(failed_spills_make_room))) {
 		pool_give_up(p, image);
 		return;
 	}
+	it->tried = true;
 	pool_hold(p, node);
 	leave_ram(p, image);
 	if (!it->on_device)

@@ -78,6 +78,61 @@ static void an_image_that_is_not_copied_stays_in_its_slot(void **state)
 	assert_state(w, a, "Rp", "R R R");
 }
 
+static void an_image_that_could_not_be_copied_twice_goes_for_nowhere(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, &one, 2 * PAGE + 5);
+
+	for (uint32_t i = 0; i < 3; i++) {
+		states_push_down(w, a.image);
+		states_spill_ends(w, -EIO);
+		states_settle(w);
+		assert_state(w, a, "Ds", "d d d");
+		/* Who uses it gives it another chance. */
+		assert_int_equal(states_reuse(w, &one, 3 * PAGE), 2 * PAGE + 5);
+	}
+	for (uint32_t i = 0; i < 2; i++) {
+		states_push_down(w, a.image);
+		states_spill_ends(w, -EIO);
+		states_settle(w);
+	}
+	assert_state(w, a, "-", NULL);
+	assert_int_equal(w->pool.indexed + w->used, 0);
+	assert_int_equal(w->pool.images.slots_free, SLOTS);
+}
+
+/* Whoever waits for pages gets them, however often copies fail. */
+static void nobody_waits_for_an_image_that_is_never_copied(void **state)
+{
+	struct states *w = *state;
+	uint32_t i;
+
+	retain(w, &one, 20 * PAGE);
+	for (i = 0; i < 10 && pages_free(&w->pool.pages) < 64; i++) {
+		pool_make_room(&w->pool, 64);
+		while (states_spills(w))
+			states_spill_ends(w, -EIO);
+		states_settle(w);
+		states_check(w);
+	}
+	assert_true(i < 4);
+}
+
+static void switched_off_it_is_tried_for_ever(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, &one, 3 * PAGE);
+
+	protection_off[PROTECTION_failed_spills_make_room] = true;
+	for (uint32_t i = 0; i < 10; i++) {
+		pool_make_room(&w->pool, 64);
+		states_spill_ends(w, -EIO);
+		states_settle(w);
+	}
+	protection_off[PROTECTION_failed_spills_make_room] = false;
+	assert_state(w, a, "Ds", "d d d");
+}
+
 static void an_image_that_is_not_copied_is_lost_with_the_pages_that_have_left(void **state)
 {
 	struct states *w = *state;
@@ -286,6 +341,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(an_image_that_is_not_copied_stays_in_its_slot),
+	    TEST(an_image_that_could_not_be_copied_twice_goes_for_nowhere),
+	    TEST(nobody_waits_for_an_image_that_is_never_copied),
+	    TEST(switched_off_it_is_tried_for_ever),
 	    TEST(an_image_that_is_not_copied_is_lost_with_the_pages_that_have_left),
 	    TEST(an_image_that_is_not_copied_stays_for_whom_it_is_copied_to),
 	    TEST(an_image_that_is_given_up_may_fail_as_well),
