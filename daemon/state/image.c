@@ -44,7 +44,7 @@ int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n
 {
 	*s = (struct images){.n_lanes = n_lanes,
 			     .n_slots = n_slots,
-			     .n_images = n_slots + n_in_ram,
+			     .n_images = n_slots + n_in_ram + (n_in_ram > 0),
 			     .first_lane = LANE_NONE};
 	init_lists(s);
 	s->image = reserve_take(images_bytes(s->n_images));

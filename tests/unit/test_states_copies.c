@@ -298,6 +298,26 @@ static void an_image_goes_to_a_slot_then_to_the_tier_below(void **state)
 	assert_state(w, c, "DRp", "dR dR");
 }
 
+static void an_image_takes_the_place_of_what_ranks_below_it(void **state)
+{
+	struct states *w = *state;
+	struct image_name a, b;
+
+	start_again(w, 0, 2 + IMAGE);
+	a = retain(w, &one, PAGE);
+	states_push_down(w, a.image);
+	states_settle(w);
+	b = retain(w, &two, PAGE);
+	assert_state(w, a, "-", NULL);
+	assert_state(w, b, "Dp", "d");
+	assert_int_equal(w->used, IMAGE);
+	/* That of a state that lives on the device goes with it. */
+	a = retain(w, &three, PAGE);
+	assert_state(w, b, "-", NULL);
+	assert_state(w, a, "Dp", "d");
+	assert_int_equal(w->pool.indexed, 1);
+}
+
 static void else_it_takes_the_slot_of_a_state_on_the_device(void **state)
 {
 	struct states *w = *state;
@@ -311,6 +331,26 @@ static void else_it_takes_the_slot_of_a_state_on_the_device(void **state)
 	assert_state(w, a, "-", NULL);
 	assert_state(w, b, "Dp", "d");
 	assert_state(w, c, "Ds", "d");
+}
+
+static void else_there_is_no_capture(void **state)
+{
+	struct states *w = *state;
+	enum capture_skip skip;
+	struct image_name b;
+	struct seq *s;
+
+	start_again(w, 0, IMAGE);
+	b = retain(w, &important, PAGE);
+	s = states_open(w, &one, PAGE + 3);
+	states_step(w, s, PAGE + 3);
+	states_capture_begins(w, s, IMAGE_CHECKPOINT, false, &skip);
+	assert_int_equal(skip, CAPTURE_NO_SLOT);
+	states_check(w);
+	world_close(&s);
+	assert_state(w, b, "Dp", "d");
+	assert_int_equal(w->pool.indexed, 1);
+	assert_int_equal(w->pool.stats.capture_skips[CAPTURE_NO_SLOT], 1);
 }
 
 static void of_a_capture_that_fails_nothing_is_left(void **state)
@@ -337,6 +377,34 @@ static void of_a_capture_that_fails_nothing_is_left(void **state)
 	}
 }
 
+/* What is being filled is no victim, in no tier. */
+static void an_image_that_is_being_captured_keeps_its_place(void **state)
+{
+	struct states *w = *state;
+	enum capture_skip skip;
+	struct seq *s, *t;
+	uint32_t image;
+
+	start_again(w, 0, 2 + IMAGE);
+	s = states_open(w, &one, PAGE + 3);
+	states_step(w, s, PAGE + 3);
+	image = states_capture_begins(w, s, IMAGE_CHECKPOINT, false, NULL);
+	t = states_open(w, &important, PAGE);
+	states_step(w, t, PAGE);
+	states_capture_begins(w, t, IMAGE_CHECKPOINT, false, &skip);
+	assert_int_equal(skip, CAPTURE_NO_SLOT);
+	world_close(&s);
+	assert_false(pool_make_room(&w->pool, 64));
+	states_check(w);
+	states_capture_ends(w, image, 0);
+	assert_string_equal(states_pages(w, image), "d d");
+	image = states_capture_begins(w, t, IMAGE_CHECKPOINT, false, &skip);
+	assert_int_equal(skip, CAPTURE_MADE);
+	world_close(&t);
+	states_check(w);
+	states_capture_ends(w, image, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -352,8 +420,11 @@ int main(void)
 	    TEST(a_shared_page_that_fails_is_tried_for_both),
 	    TEST(a_state_whose_page_is_not_copied_can_be_given_up),
 	    TEST(an_image_goes_to_a_slot_then_to_the_tier_below),
+	    TEST(an_image_takes_the_place_of_what_ranks_below_it),
 	    TEST(else_it_takes_the_slot_of_a_state_on_the_device),
+	    TEST(else_there_is_no_capture),
 	    TEST(of_a_capture_that_fails_nothing_is_left),
+	    TEST(an_image_that_is_being_captured_keeps_its_place),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
