@@ -44,7 +44,7 @@ int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n
 {
 	*s = (struct images){.n_lanes = n_lanes,
 			     .n_slots = n_slots,
-			     .n_images = n_slots + n_in_ram,
+			     .n_images = n_slots + n_in_ram + (n_in_ram > 0),
 			     .first_lane = LANE_NONE};
 	init_lists(s);
 	s->image = reserve_take(images_bytes(s->n_images));
@@ -339,6 +339,7 @@ void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t no
 
 	it->touched = ++s->next_touch;
 	it->touched_ns = now_ns;
+	it->tried = false;
 	image_leave_ram_order(s, image);
 	it->interactive |= interactive;
 	if (in_ram)

@@ -81,6 +81,7 @@ struct image {
 	bool interactive;  /* the highest of those that captured or claimed it */
 	bool is_protected; /* it has come back from KV-RAM */
 	bool spilling;     /* its image is copied from its slot to KV-RAM */
+	bool tried;        /* that has failed since it was touched */
 	uint16_t moving;   /* pieces of its image that are being moved inside KV-RAM */
 };
 
@@ -102,7 +103,9 @@ struct image_counts { /* they only grow */
 };
 
 struct images {
-	struct image *image; /* [n_images]: for each retained slot, and each image in KV-RAM */
+	/* [n_images]: for each retained slot, and each image in KV-RAM; and one that looks for
+	 * either */
+	struct image *image;
 	uint32_t *free_slot; /* [n_slots]: the first slots_free are */
 	struct lane *lane;   /* [n_lanes] */
 	uint32_t n_images, n_slots, n_lanes;

@@ -12,7 +12,7 @@ static void drop_useless_in_ram(struct pool *p, uint32_t node)
 	const struct node *n;
 
 	for (n = &p->prefix.nodes[node];
-	     n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE && !node_is_kept_below(n) &&
+	     n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
 	     prefix_may_leave(&p->prefix, node, TIER_RAM);
 	     n = &p->prefix.nodes[node]) {
 		uint32_t above = n->parent;
@@ -24,24 +24,35 @@ static void drop_useless_in_ram(struct pool *p, uint32_t node)
 
 void pool_drop_useless(struct pool *p, uint32_t node)
 {
-	const struct node *n = &p->prefix.nodes[node];
+	uint32_t at = node, above;
 
-	if (!p->hybrid || n->kind != NODE_TOKENS)
+	if (!p->hybrid)
 		return;
-	if (prefix_may_leave(&p->prefix, node, TIER_DEVICE)) {
-		pool_tell_evict(p, node);
-		if (node_is_kept_below(n) && p->below)
-			(void)pool_send_down(p, node);
+	/* What it stands on may have waited for it alone. */
+	for (; p->prefix.nodes[at].kind == NODE_TOKENS &&
+	       prefix_may_leave(&p->prefix, at, TIER_DEVICE);
+	     at = above) {
+		above = p->prefix.nodes[at].parent;
+		pool_tell_evict(p, at);
+		if (node_is_kept_below(&p->prefix.nodes[at]) && p->below)
+			(void)pool_send_down(p, at);
 		else
-			pool_let_go(p, node);
+			pool_let_go(p, at);
 	}
 	drop_useless_in_ram(p, node);
 }
 
 static void keep(struct pool *p, uint32_t node, enum tier tier)
 {
-	while (prefix_keep(&p->prefix, node, tier))
+	bool again;
+
+	do {
+		/* A state that is computed again takes the page of one that is going down. */
+		if (tier == TIER_DEVICE)
+			pool_stay(p, node);
+		again = prefix_keep(&p->prefix, node, tier);
 		node = p->prefix.nodes[node].parent;
+	} while (again);
 }
 
 static void unkeep(struct pool *p, uint32_t node, enum tier tier)
@@ -307,7 +318,8 @@ static bool is_on_device(const struct pool *p, uint32_t node)
 	return true;
 }
 
-/* It stays in its slot, and on the device if it still is there; else it is lost. */
+/* It stays in its slot, and on the device if it still is there; else it is lost. So it is if this
+ * is the second time: whoever waits for its pages is not to wait for ever. */
 static void stay(struct pool *p, uint32_t image)
 {
 	struct image *it = &p->images.image[image];
@@ -317,10 +329,12 @@ static void stay(struct pool *p, uint32_t image)
 	give_place(p, image);
 	if (it->state == IMAGE_DOOMED)
 		return;
-	if (!it->on_device && !is_on_device(p, node)) {
+	if ((!it->on_device && !is_on_device(p, node)) ||
+	    (it->tried && protection(failed_spills_make_room))) {
 		pool_give_up(p, image);
 		return;
 	}
+	it->tried = true;
 	pool_hold(p, node);
 	leave_ram(p, image);
 	if (!it->on_device)
@@ -385,24 +399,54 @@ bool pool_place_image(struct pool *p, uint32_t image)
 
 /* ---- what could be given up in KV-RAM ---- */
 
+/* How many of its children there would go by what is planned so far: in ram_above, which only the
+ * order of a dense pool needs. */
+static uint32_t children_going(const struct node *n)
+{
+	return n->ram_above == NODE_NONE ? 0 : n->ram_above;
+}
+
+/* Would its copy go at once, if no state needed it? */
+static bool would_go(const struct node *n)
+{
+	bool used = n->users || n->kept;
+
+	return n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
+	       n->children_in[TIER_RAM] == children_going(n) && !(n->moves & NODE_FILLING_RAM) &&
+	       !n->ram_pins && !n->parked &&
+	       (!used || (node_is_on_device(n) && !(n->moves & NODE_LEAVING)));
+}
+
 uint32_t pool_plan_give_up(struct pool *p, uint32_t image)
 {
 	const struct image *it = &p->images.image[image];
+	struct node *nodes = p->prefix.nodes;
 	uint32_t node = it->node, n = 0;
 
 	image_leave_ram_order(&p->images, image);
-	for (; it->in_ram && node != NODE_NONE; node = p->prefix.nodes[node].parent) {
-		must(p->prefix.nodes[node].kept_in_ram > 0);
-		if (--p->prefix.nodes[node].kept_in_ram)
+	for (; it->in_ram && node != NODE_NONE; node = nodes[node].parent) {
+		must(nodes[node].kept_in_ram > 0);
+		if (--nodes[node].kept_in_ram)
 			break;
-		n += p->prefix.nodes[node].kind == NODE_TOKENS;
+		if (!would_go(&nodes[node]))
+			continue;
+		nodes[nodes[node].parent].ram_above = children_going(&nodes[nodes[node].parent]) + 1;
+		n++;
 	}
 	return n;
 }
 
 void pool_plan_undo(struct pool *p, uint32_t image)
 {
-	if (p->images.image[image].in_ram)
-		keep(p, p->images.image[image].node, TIER_RAM);
+	const struct image *it = &p->images.image[image];
+	struct node *nodes = p->prefix.nodes;
+
+	if (it->in_ram) {
+		keep(p, it->node, TIER_RAM);
+		for (uint32_t above = nodes[it->node].parent;
+		     above != NODE_NONE && nodes[above].ram_above != NODE_NONE;
+		     above = nodes[above].parent)
+			nodes[above].ram_above = NODE_NONE;
+	}
 	image_enter_ram_order(&p->images, image);
 }
