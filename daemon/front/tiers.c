@@ -129,18 +129,19 @@ static json_t *pool_moves(const struct core_pool *p)
 	const struct pool_stats *s = stats_of(p);
 	const struct image_counts *i = has_pages(p) ? &p->pool.images.counts : &p->past.states;
 
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-			 "s:o, s:o, s:o}",
-			 "leaving_pages", number(p->pool.leaving), "arriving_pages",
-			 number(p->pool.arriving), "spills", number(s->spills), "spills_kept",
-			 number(s->spills_kept), "spills_failed", number(s->spills_failed),
-			 "releases", number(s->releases), "refused", number(s->ram_refused),
-			 "displaced", number(s->ram_displaced), "restores", number(s->restores),
-			 "restores_failed", number(s->restores_failed), "image_spills",
-			 number(i->spilled), "image_spills_failed", number(i->spills_failed),
-			 "image_restores", number(i->restored), "image_restores_failed",
-			 number(i->restores_failed), "discards", number(s->discards), "down_bytes",
-			 number(p->ram.down.bytes), "up_bytes", number(p->ram.up.bytes));
+	return json_pack(
+	    "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+	    "s:o, s:o, s:o, s:o}",
+	    "leaving_pages", number(p->pool.leaving), "arriving_pages", number(p->pool.arriving),
+	    "leaving_images", number(p->ram.spills.asked - p->ram.spills.told), "spills",
+	    number(s->spills), "spills_kept", number(s->spills_kept), "spills_failed",
+	    number(s->spills_failed), "releases", number(s->releases), "refused",
+	    number(s->ram_refused), "displaced", number(s->ram_displaced), "restores",
+	    number(s->restores), "restores_failed", number(s->restores_failed), "image_spills",
+	    number(i->spilled), "image_spills_failed", number(i->spills_failed), "image_restores",
+	    number(i->restored), "image_restores_failed", number(i->restores_failed), "discards",
+	    number(s->discards), "down_bytes", number(p->ram.down.bytes), "up_bytes",
+	    number(p->ram.up.bytes));
 }
 
 static json_t *ram_answer(const struct core_pool *p)

@@ -82,6 +82,7 @@ void ram_spill(void *context, uint32_t image)
 	must(it->spilling && it->slot != SLOT_NONE && it->place != COPY_NONE);
 	ram_image_begin(rp, image, true);
 	list_append(&rp->spills.waiting, &it->in_queue);
+	rp->spills.asked++;
 }
 
 /* The next bytes of the image; false: there are none. */
@@ -128,6 +129,7 @@ static void spill_done(struct job *job)
 	rp->in_flight--;
 	rp->down.bytes += result ? 0 : rp->image_bytes;
 	s->image = IMAGE_NONE;
+	s->told++;
 	ram_image_end(rp, rp->pool->images.image[image].place, true, result == 0);
 	pool_spilled(rp->pool, image, result);
 	rp->moved(rp->context);
