@@ -72,6 +72,7 @@ struct ram_spills { /* images on their way from their slots to the arena, one af
 	uint32_t told, asked;
 	uint32_t image; /* the one that is being copied; IMAGE_NONE */
 	uint64_t done;  /* bytes of it */
+	uint64_t busy_ns;
 	struct device_job job;
 	struct device_move moves[RAM_JOB_MOVES];
 };
@@ -185,9 +186,10 @@ static inline uint64_t ram_bytes_of(const struct ram_pool *rp, uint32_t image)
 /* ---- images of retained states, in ram_image.c ---- */
 
 /* One that lies in the arena is copied from, or to: its pieces, in the order of its bytes, stay
- * where they are until the end. A capture: it is there then, if the copy was good. */
+ * where they are until the end. A capture: it is there then, if the copy was good. busy_ns: of the
+ * device for the copy. */
 void ram_image_begin(struct ram_pool *rp, uint32_t image, bool capture);
-void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good);
+void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good, uint64_t busy_ns);
 uint32_t ram_image_pieces(const struct ram_pool *rp, uint32_t place);
 struct frames_piece ram_image_piece(const struct ram_pool *rp, uint32_t place, uint32_t i);
 
