@@ -420,6 +420,7 @@ static void image_there(struct request *r, int result)
 		/* That state alone is lost; there may be another before it. */
 		r->pool->pool.images.counts.restores_failed++;
 		match_go_back(&t->match, t->image_name);
+		request_fetch_again(r);
 		request_ready(r);
 		return;
 	}
