@@ -424,6 +424,8 @@ static void image_there(struct request *r, int result)
 		request_ready(r);
 		return;
 	}
+	if (t->match.from_ram)
+		t->restore_ns = clock_now(&r->session->core->clock) - t->fetch_ns;
 	if (result) {
 		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
 		core_pool_fail(r->pool);
