@@ -9,6 +9,24 @@
 
 #define FETCH_PAGES 64 /* that room is made for at once */
 
+void request_fetch_again(struct request *r)
+{
+	struct request_prompt *t = &r->u.prompt;
+	uint32_t full = t->match.walk.position;
+
+	/* Behind its full pages it may have another partial one than before. */
+	t->asked = t->asked < full ? t->asked : full;
+	t->fetched = t->fetched < full ? t->fetched : full;
+}
+
+static enum run_result go_on_with_less(struct request *r, uint32_t pages)
+{
+	match_cut(&r->u.prompt.match, pages);
+	request_fetch_again(r);
+	list_remove(&r->in_wait);
+	return RUN_MORE;
+}
+
 static void stop_waiting(struct request *r)
 {
 	if (list_is_empty(&r->in_wait))
@@ -67,11 +85,8 @@ static enum run_result no_page(struct request *r)
 		result = park_make_room(&p->pool, 1, request_rank(r));
 	if (result == POOL_MORE)
 		return RUN_MORE;
-	if (request_is_behind(&p->starving, r) && nothing_comes(p)) {
-		match_cut(&t->match, t->asked);
-		list_remove(&r->in_wait);
-		return RUN_MORE;
-	}
+	if (request_is_behind(&p->starving, r) && nothing_comes(p))
+		return go_on_with_less(r, t->asked);
 	mover_kick(&p->mover);
 	request_wait(r, &p->starving);
 	return RUN_WAIT;
@@ -105,9 +120,7 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 			continue;
 		if (n->moves & NODE_FILLING && !(n->moves & NODE_FAILED))
 			break;
-		match_cut(&t->match, t->fetched);
-		list_remove(&r->in_wait);
-		return RUN_MORE;
+		return go_on_with_less(r, t->fetched);
 	}
 	if (t->fetched < match_nodes(&t->match)) {
 		request_wait(r, &p->fetching);

@@ -420,9 +420,12 @@ static void image_there(struct request *r, int result)
 		/* That state alone is lost; there may be another before it. */
 		r->pool->pool.images.counts.restores_failed++;
 		match_go_back(&t->match, t->image_name);
+		request_fetch_again(r);
 		request_ready(r);
 		return;
 	}
+	if (t->match.from_ram)
+		t->restore_ns = clock_now(&r->session->core->clock) - t->fetch_ns;
 	if (result) {
 		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
 		core_pool_fail(r->pool);

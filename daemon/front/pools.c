@@ -159,6 +159,7 @@ static void publish_gauges(struct core_pool *p)
 	pool_counters_set(c, COUNTER_ram_pages_leaving, x->leaving);
 	pool_counters_set(c, COUNTER_ram_pages_arriving, x->arriving);
 	pool_counters_set(c, COUNTER_ram_places_live, x->in_ram_private);
+	pool_counters_set(c, COUNTER_ram_images, x->images.in_ram);
 }
 
 static void publish_sums(struct core_pool *p)
@@ -198,6 +199,7 @@ static void publish_sums(struct core_pool *p)
 static void publish_ram(struct core_pool *p)
 {
 	const struct pool_stats *s = &p->pool.stats;
+	const struct image_counts *i = &p->pool.images.counts;
 	struct pool_counters *c = p->counters;
 
 	pool_counters_set(c, COUNTER_ram_hits, s->ram_hits);
@@ -218,6 +220,10 @@ static void publish_ram(struct core_pool *p)
 	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.bytes);
 	pool_counters_set(c, COUNTER_ram_busy_down_ns, p->ram.down.busy_ns);
 	pool_counters_set(c, COUNTER_ram_busy_up_ns, p->ram.up.busy_ns);
+	pool_counters_set(c, COUNTER_ram_image_spills, i->spilled);
+	pool_counters_set(c, COUNTER_ram_image_spills_failed, i->spills_failed);
+	pool_counters_set(c, COUNTER_ram_image_restores, i->restored);
+	pool_counters_set(c, COUNTER_ram_image_restores_failed, i->restores_failed);
 }
 
 static void publish_states(struct core_pool *p)

@@ -540,7 +540,7 @@ enum match_miss match_reason(const struct match *m)
 		if (m->known_tokens == 0 && m->tokens == 0)
 			return MATCH_NONE;
 		/* Pages are known, but no state at their end was captured, or it was given up. */
-		return m->walk.missed && m->tokens == m->known_tokens ? MATCH_DIVERGED : MATCH_GONE;
+		return m->walk.missed && m->tokens >= m->known_tokens ? MATCH_DIVERGED : MATCH_GONE;
 	}
 	if (!m->walk.missed || m->end_reason == MATCH_FLOOR || m->end_reason == MATCH_RESTORE)
 		return m->end_reason;

@@ -88,7 +88,7 @@ static struct sim_reuse match_state(struct sim *w, uint16_t name_space, const st
 	if (pages == 0 && found == 0)
 		r.miss = PAYLOAD_MISS_NO_MATCH;
 	else
-		r.miss = pages + SIM_PAGE_TOKENS <= most && found == pages ? PAYLOAD_MISS_DIVERGED
+		r.miss = pages + SIM_PAGE_TOKENS <= most && found >= pages ? PAYLOAD_MISS_DIVERGED
 									   : PAYLOAD_MISS_GONE;
 	return r;
 }
