@@ -124,7 +124,7 @@ enum run_result request_bring_back(struct request *r, uint32_t *budget)
 
 	if (p->state != CORE_POOL_READY)
 		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
-	result = park_return(s, request_is_behind(&p->starving, r), budget);
+	result = park_return(s, request_rank(r), request_is_behind(&p->starving, r), budget);
 	p->published_change = true;
 	if (result == POOL_MORE)
 		return RUN_MORE;
