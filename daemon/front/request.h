@@ -191,6 +191,8 @@ enum run_result request_fetch(struct request *r, uint32_t *budget);
 /* Its sequence has made room for others: it comes back before anything else. DONE: it is there, or
  * the request is refused. */
 enum run_result request_bring_back(struct request *r, uint32_t *budget);
+/* It waits for a page, in rank order. */
+void request_starve(struct request *r);
 
 /* ---- admission.c ---- */
 
