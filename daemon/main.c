@@ -177,6 +177,7 @@ static void on_ram(void *context)
 {
 	struct kvhost *k = context;
 
+	core_ram_arrived(&k->core);
 	if (k->arena->state == ARENA_ARRIVING)
 		return;
 	log_write(k->log, k->arena->state == ARENA_WHOLE ? LOG_LEVEL_NOTICE : LOG_LEVEL_WARNING,

@@ -63,16 +63,50 @@ static int ask_for_pages(struct request *r, uint32_t *budget)
 	return 0;
 }
 
-/* No copy is on its way whose end would change anything. */
+static struct request *first_starving(const struct core_pool *p)
+{
+	struct list *first = list_first(&p->starving);
+
+	return first ? list_entry(first, struct request, in_wait) : NULL;
+}
+
+/* Nothing is on its way whose end would change anything. */
 static bool nothing_comes(const struct core_pool *p)
 {
 	const struct pool *x = &p->pool;
+	const uint32_t *count = x->pages.count;
 
-	return x->leaving + x->arriving + x->parting == 0 && pages_free(&x->pages) == 0;
+	return x->leaving + x->arriving + x->parting == 0 &&
+	       count[PAGE_DIRTY] + count[PAGE_ZEROING] + count[PAGE_DRAINING] == 0;
 }
 
-/* Its pages are held while it waits, and nobody may push it: who has to wait behind another goes
- * on with what has come. */
+/* An open holds pages while it waits, and nobody may push it: if it has to wait behind another,
+ * which has looked in vain for what it needs, it goes on with what has come. */
+static bool is_in_the_way(const struct request *r)
+{
+	const struct request *first = first_starving(r->pool);
+
+	return first && first != r && request_outranks(first, r) &&
+	       list_is_empty(&first->in_ready) && nothing_comes(r->pool);
+}
+
+void request_starve(struct request *r)
+{
+	struct core_pool *p = r->pool;
+
+	request_wait(r, &p->starving);
+	mover_kick(&p->mover);
+	if (first_starving(p) != r || !nothing_comes(p))
+		return;
+	list_for_each(link, following, &p->starving)
+	{
+		struct request *behind = list_entry(link, struct request, in_wait);
+
+		if (behind != r && behind->kind == &kind_open)
+			request_ready(behind);
+	}
+}
+
 static enum run_result no_page(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
@@ -85,10 +119,9 @@ static enum run_result no_page(struct request *r)
 		result = park_make_room(&p->pool, 1, request_rank(r));
 	if (result == POOL_MORE)
 		return RUN_MORE;
-	if (request_is_behind(&p->starving, r) && nothing_comes(p))
+	if (is_in_the_way(r))
 		return go_on_with_less(r, t->asked);
-	mover_kick(&p->mover);
-	request_wait(r, &p->starving);
+	request_starve(r);
 	return RUN_WAIT;
 }
 
@@ -138,7 +171,7 @@ enum run_result request_bring_back(struct request *r, uint32_t *budget)
 
 	if (p->state != CORE_POOL_READY)
 		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
-	result = park_return(s, request_is_behind(&p->starving, r), budget);
+	result = park_return(s, request_rank(r), request_is_behind(&p->starving, r), budget);
 	p->published_change = true;
 	if (result == POOL_MORE)
 		return RUN_MORE;
@@ -150,8 +183,12 @@ enum run_result request_bring_back(struct request *r, uint32_t *budget)
 		if (r->batch)
 			return refuse(r, WIRE_EAGAIN,
 				      "it would have to wait for pages from KV-RAM");
-		mover_kick(&p->mover);
-		request_wait(r, result == POOL_FULL ? &p->starving : &p->fetching);
+		if (result == POOL_FULL) {
+			request_starve(r);
+		} else {
+			mover_kick(&p->mover);
+			request_wait(r, &p->fetching);
+		}
 		return RUN_WAIT;
 	}
 	stop_waiting(r);

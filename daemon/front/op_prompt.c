@@ -361,6 +361,8 @@ static enum run_result admit(struct request *r, bool *admitted)
 	*admitted = admission_try(r, t->seq);
 	if (*admitted)
 		return RUN_MORE;
+	if (r->reply.status)
+		return RUN_DONE;
 	if (r->batch)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
 	return RUN_WAIT;
@@ -381,6 +383,7 @@ static enum run_result open_finish(struct request *r)
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	t->seq = NULL;
 	seq_set_rank(seq, request_rank(r));
+	core_pool_offer(r->pool, r);
 	q->system_end = ((const struct payload_open *)r->in)->system_end_tokens;
 	q->user_end = ((const struct payload_open *)r->in)->user_end_tokens;
 	charge_give(&r->session->heap, t->charged);

@@ -62,10 +62,14 @@ static void drop_step(struct sequence *q)
 static void begin_copied(struct mover_copy *copy, int result)
 {
 	struct request *r = copy->owner;
+	struct core_pool *p = copy->mover->context;
 
 	free(copy);
-	if (!r)
-		return; /* abandoned: its step has ended already */
+	if (!r) {
+		/* Abandoned: its step has ended already, and only now its pages are free. */
+		core_pool_settle(p);
+		return;
+	}
 	r->u.step.copy = NULL;
 	if (result == 0 && r->sequence->seq->step.state == STEP_OPEN) {
 		begin_reply(r);
@@ -157,8 +161,7 @@ static enum run_result begin_run(struct request *r, uint32_t *budget)
 	if (result == POOL_WAIT) {
 		if (r->batch)
 			return refuse(r, WIRE_EAGAIN, "it would have to wait for pages");
-		request_wait(r, &p->starving);
-		mover_kick(&p->mover);
+		request_starve(r);
 		return RUN_WAIT;
 	}
 	if (!list_is_empty(&r->in_wait)) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
 #include "daemon/front/hybrid.h"
 
 int core_pools_init(struct core *c)
@@ -67,10 +68,35 @@ void core_pool_undescribe(struct core_pool *p)
 	p->layout = (struct hybrid_layout){0};
 }
 
+static struct request *first_of(const struct list *waiting)
+{
+	struct list *first = list_first(waiting);
+
+	return first ? list_entry(first, struct request, in_wait) : NULL;
+}
+
+static void try_first(const struct list *waiting)
+{
+	struct request *r = first_of(waiting);
+
+	if (r)
+		request_ready(r);
+}
+
+void core_pool_offer(struct core_pool *p, const struct request *by)
+{
+	if (first_of(&p->starving) != by && protection(who_starves_hears_of_pages))
+		try_first(&p->starving);
+}
+
+void core_ram_arrived(struct core *c)
+{
+	for (uint32_t i = 0; i < c->n_pools; i++)
+		core_pool_settle(c->pool[i]);
+}
+
 void core_pool_settle(struct core_pool *p)
 {
-	struct list *first;
-
 	p->published_change = true;
 	if (p->state != CORE_POOL_READY || p->core->draining)
 		return;
@@ -78,25 +104,10 @@ void core_pool_settle(struct core_pool *p)
 	list_for_each(link, following, &p->fetching)
 	    request_ready(list_entry(link, struct request, in_wait));
 	/* The first of each is tried again; if it succeeds, its successor is. */
-	first = list_first(&p->starving);
-	if (first)
-		request_ready(list_entry(first, struct request, in_wait));
-	/* Opens hold pages while they wait, so they look whether they have to go on with fewer. */
-	list_for_each(link, following, &p->starving)
-	{
-		struct request *r = list_entry(link, struct request, in_wait);
-
-		if (r->kind == &kind_open)
-			request_ready(r);
-	}
-	first = list_first(&p->admission);
-	if (first)
-		request_ready(list_entry(first, struct request, in_wait));
-	for (uint32_t ns = 0; ns < p->core->config->n_namespaces; ns++) {
-		first = list_first(&p->over_quota[ns]);
-		if (first)
-			request_ready(list_entry(first, struct request, in_wait));
-	}
+	try_first(&p->starving);
+	try_first(&p->admission);
+	for (uint32_t ns = 0; ns < p->core->config->n_namespaces; ns++)
+		try_first(&p->over_quota[ns]);
 }
 
 static void end_all(struct list *waiting)

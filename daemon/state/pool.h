@@ -98,10 +98,11 @@ struct pool {
 	uint64_t surplus;  /* pages in use that no ceiling covers */
 	uint64_t sequences;
 	uint64_t open_steps;
-	uint64_t leaving;        /* of the indexed ones: on their way to KV-RAM */
-	uint64_t arriving;       /* of the indexed ones: on their way from there */
-	uint64_t in_ram;         /* nodes with a copy there */
-	uint64_t parting;        /* private pages that are being copied there */
+	uint64_t leaving;   /* of the indexed ones: on their way to KV-RAM */
+	uint64_t arriving;  /* of the indexed ones: on their way from there */
+	uint64_t in_ram;    /* nodes with a copy there */
+	uint64_t parting;   /* private pages that are being copied there */
+	bool fronts_differ; /* of some that share pages, a window has taken some from one alone */
 	uint64_t in_ram_private; /* places there of private pages */
 	struct list ranked[2];   /* struct seq.in_rank: agents', interactive; by their serial */
 	/* What was to be given up for the budget could not go, or stayed as its copy failed: the

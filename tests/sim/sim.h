@@ -138,7 +138,7 @@ struct sim {
 	struct sim_drops drop_watch;
 	struct sim_client clients[SIM_CLIENTS];
 	uint32_t n_clients;
-	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, somebody_waits;
+	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, live, somebody_waits;
 	uint32_t work_rate; /* of 100: how often an executor runs a job */
 	uint32_t moves;     /* after each event: how fast things go on */
 	bool core_sleeps, slept;

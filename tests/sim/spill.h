@@ -44,7 +44,7 @@ void spill_begin(struct sim *w); /* the arena; it arrives when the work executor
 void spill_stop(struct sim *w);  /* all has left it, and no job of its own is on its way */
 void spill_end(struct sim *w);   /* after the core */
 
-void spill_tell(const struct sim *w);
+void spill_tell(struct sim *w);
 
 /* Nobody waits in vain for a copy. */
 bool spill_is_calm(const struct sim *w);

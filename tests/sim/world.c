@@ -203,6 +203,10 @@ static void draw_world(struct sim *w)
 	w->hybrid = chance(w, 45);
 	w->rules = chance(w, 35);
 	w->spill.on = chance(w, w->hybrid ? 10 : 80);
+	/* Of every third one the live sequences move. */
+	w->live = w->options.seed % 3 == 0;
+	w->hybrid &= !w->live;
+	w->spill.on |= w->live;
 	w->quiet |= w->spill.on && chance(w, 20);
 	w->work_rate = chance(w, 20) ? 2 : 10 + below(w, 90);
 	w->moves = w->quiet || chance(w, 25) ? 0 : below(w, w->spill.on ? 24 : 8);
