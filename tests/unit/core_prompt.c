@@ -5,10 +5,12 @@
 #include "tests/unit/core_world.h"
 
 #define SHARED_PAGES 2u
+#define SHARED       999u
+#define TOKENS       10000u /* a prompt's tokens are numbers from a multiple of this on */
 
 static uint32_t owner_of(const struct core_prompt *p, uint32_t page)
 {
-	return page < SHARED_PAGES ? 999 : p->number;
+	return page < SHARED_PAGES && p->number < CORE_ALONE ? SHARED : p->number;
 }
 
 static char *page_of(struct core_world *w, uint32_t page)
@@ -18,9 +20,30 @@ static char *page_of(struct core_world *w, uint32_t page)
 	return (char *)p->memory.segment.memory + page * p->geometry.page_stride;
 }
 
-static uint64_t first_word(const struct core_prompt *p, uint32_t page)
+static uint64_t first_word(uint32_t owner, uint32_t page)
 {
-	return ((uint64_t)owner_of(p, page) << 40 | (uint64_t)page << 32) * 0x9e3779b97f4a7c15u;
+	return ((uint64_t)owner << 40 | (uint64_t)page << 32) * 0x9e3779b97f4a7c15u;
+}
+
+/* How many words are right. */
+static uint64_t count_right(uint32_t owner, uint32_t page, const uint64_t *at, uint64_t words)
+{
+	uint64_t i = 0;
+
+	while (i < words && at[i] == first_word(owner, page) + i)
+		i++;
+	return i;
+}
+
+bool core_page_is(const uint32_t *tokens, uint32_t page, const void *bytes, uint64_t n)
+{
+	uint32_t owner = tokens[0] / TOKENS;
+
+	for (uint32_t i = 0; i < CORE_PAGE; i++) {
+		if (tokens[i] != owner * TOKENS + page * CORE_PAGE + i)
+			return false;
+	}
+	return count_right(owner, page, bytes, n / 8) == n / 8;
 }
 
 static void write_page(const struct core_prompt *p, uint32_t page)
@@ -30,19 +53,18 @@ static void write_page(const struct core_prompt *p, uint32_t page)
 	uint64_t *at = (uint64_t *)(void *)page_of(w, p->table[page].index);
 
 	for (uint64_t i = 0; i < words; i++)
-		at[i] = first_word(p, page) + i;
+		at[i] = first_word(owner_of(p, page), page) + i;
 }
 
 static void check_page(const struct core_prompt *p, uint32_t page)
 {
 	struct core_world *w = p->client->world;
-	uint64_t words = w->core.pool[0]->geometry.page_stride / 8, i = 0;
-	const uint64_t *at = (uint64_t *)(void *)page_of(w, p->table[page].index);
+	uint64_t words = w->core.pool[0]->geometry.page_stride / 8;
+	const void *at = page_of(w, p->table[page].index);
+	uint64_t right = count_right(owner_of(p, page), page, at, words);
 
-	while (i < words && at[i] == first_word(p, page) + i)
-		i++;
-	core_check(w, i == words, "page %u of prompt %u is wrong from word %llu on", page,
-		   p->number, (unsigned long long)i);
+	core_check(w, right == words, "page %u of prompt %u is wrong from word %llu on", page,
+		   p->number, (unsigned long long)right);
 }
 
 void core_open(struct core_prompt *p, struct core_client *c, uint32_t number, uint32_t pages)
@@ -56,7 +78,7 @@ void core_open(struct core_prompt *p, struct core_client *c, uint32_t number, ui
 
 	*p = (struct core_prompt){.client = c, .number = number, .pages = pages};
 	for (uint32_t i = 0; i < in.open.n_tokens; i++)
-		in.tokens[i] = owner_of(p, i / CORE_PAGE) * 10000 + i;
+		in.tokens[i] = owner_of(p, i / CORE_PAGE) * TOKENS + i;
 	p->asked =
 	    core_ask(c, &e, &in, (uint32_t)(sizeof(in.open) + in.open.n_tokens * sizeof(uint32_t)));
 }

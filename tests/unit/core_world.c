@@ -85,6 +85,7 @@ static bool run_job(void *context, struct job *job, int result)
 	(void)result;
 	if (copy) {
 		w->copies_seen++;
+		w->copying = (const struct device_job *)(const void *)job;
 		verdict = w->watch ? w->watch(w, CORE_SUBMITTED) : CORE_RUNS;
 	}
 	w->stuck |= verdict == CORE_IS_STUCK;

@@ -21,7 +21,8 @@
 #define CORE_SLOT_BYTES   8192u /* of the window: input and output of one operation */
 #define CORE_PAGE         16u
 #define CORE_PROMPT_PAGES 32u /* at most */
-#define CORE_NOTICED      3   /* exit code of a child that has noticed something */
+#define CORE_ALONE        50u
+#define CORE_NOTICED      3 /* exit code of a child that has noticed something */
 
 struct core_world;
 
@@ -78,7 +79,8 @@ struct core_world {
 	uint32_t heads;
 	struct core_client clients[CORE_CLIENTS];
 	uint32_t memories;
-	uint64_t copies_seen; /* to and from KV-RAM */
+	uint64_t copies_seen;             /* to and from KV-RAM */
+	const struct device_job *copying; /* the last of them */
 	enum core_verdict (*watch)(struct core_world *w, enum core_moment moment);
 	void *context;
 	char scene[64]; /* what this run is about, for the text of what is wrong */
@@ -116,7 +118,7 @@ uint64_t core_ask_cancel(struct core_client *c, uint64_t submission);
 /* Turns of the core alone, without jobs: what was asked for is heard. */
 void core_listen(struct core_world *w);
 
-/* ---- prompts: of n pages, the first two of which all have ---- */
+/* ---- prompts: of n pages; those below CORE_ALONE have the first two in common ---- */
 
 void core_open(struct core_prompt *p, struct core_client *c, uint32_t number, uint32_t pages);
 /* Status of the open; if it is 0, every byte that was found is right. */
@@ -124,6 +126,8 @@ int core_opened(struct core_prompt *p);
 /* Compute the rest: the first status that is not 0. */
 int core_fill(struct core_prompt *p);
 int core_close(struct core_prompt *p);
+/* Are these the bytes of the page at this place of a prompt that has these tokens there? */
+bool core_page_is(const uint32_t *tokens, uint32_t page, const void *bytes, uint64_t n);
 /* All of it; *cached_pages if that is not NULL. */
 int core_serve(struct core_client *c, uint32_t number, uint32_t pages, uint32_t *cached_pages);
 
