@@ -181,7 +181,8 @@ void core_world_start(struct core_world *w, const struct core_world_wish *wish)
 {
 	struct statsfile_size size = counters_size(1, CORE_CLIENTS);
 	struct arena_wish arena = {.bytes = wish->frames * FRAME_BYTES,
-				   .chunk_bytes = wish->frames * FRAME_BYTES,
+				   .chunk_bytes =
+				       (wish->chunk ? wish->chunk : wish->frames) * FRAME_BYTES,
 				   .most_objects = 1024,
 				   .numa_node = ARENA_ANYWHERE,
 				   .threads = 1};
@@ -203,7 +204,7 @@ void core_world_start(struct core_world *w, const struct core_world_wish *wish)
 	need(w, device_cpu_new(&w->copies.executor, &w->work.executor, &w->device) == 0,
 	     "no device");
 	need(w, arena_new(&arena, &w->work.executor, changed, NULL, &w->arena) == 0, "no arena");
-	while (sim_executor_step(&w->work, 0))
+	while (!wish->chunk && sim_executor_step(&w->work, 0))
 		w->work.executor.reap(&w->work.executor, 1);
 	start_core(w);
 }

@@ -63,6 +63,7 @@ enum core_verdict { /* what becomes of a copy that was submitted */
 struct core_world_wish {
 	uint32_t heads;   /* a page has 8 KiB for each */
 	uint64_t frames;  /* of KV-RAM */
+	uint64_t chunk;   /* frames that arrive at a time, while others wait; 0: all are there */
 	const char *pool; /* options of the pool, beside its name and model */
 };
 
