@@ -133,11 +133,32 @@ static bool own_help(const struct ram_pool *rp, const struct ram_pool *other)
 	return rp == other;
 }
 
-/* Other pools' pages are of other sizes: are enough of them in one slab's reach? */
+/* Pages in KV-RAM of the size that a pool's have. */
+static uint64_t pages_of_size(const struct ram *r, int size)
+{
+	uint64_t pages = 0;
+
+	list_for_each(link, following, (struct list *)(uintptr_t)&r->pools)
+	{
+		const struct ram_pool *rp = list_entry(link, struct ram_pool, in_ram);
+
+		pages += rp->size == size ? rp->used_bytes / rp->page_bytes : 0;
+	}
+	return pages;
+}
+
+/* Other pools' pages are of other sizes: would there be a frame, or what slab it takes, if as many
+ * of such a size went as may go for one? */
 static bool those_with_room_help(const struct ram_pool *rp, const struct ram_pool *other)
 {
-	return rp->size == other->size ||
-	       frames_would_fit(rp->ram->arena->frames, rp->size, RAM_VICTIMS * other->page_bytes);
+	uint32_t given[FRAMES_SIZES_MAX] = {0};
+	uint64_t pages;
+
+	if (rp->size == other->size)
+		return true;
+	pages = pages_of_size(rp->ram, other->size);
+	given[other->size] = pages < RAM_VICTIMS ? (uint32_t)pages : RAM_VICTIMS;
+	return frames_would_fit_without(rp->ram->arena->frames, rp->size, given);
 }
 
 /* The weakest of some namespaces, in pools that help rp; node NODE_NONE: nothing can go now. */
