@@ -212,7 +212,7 @@ static int start_ram(struct kvhost *k)
 	} else {
 		r = arena_check(&wish, why);
 		if (!r && (r = arena_new(&wish, k->work, on_ram, k, &k->arena)))
-			snprintf(why, sizeof(why), "%s", strerror(-r));
+			arena_explain(&wish, r, why);
 		if (r)
 			snprintf(k->ram_note, sizeof(k->ram_note), "off: %s", why);
 	}

@@ -30,7 +30,9 @@
 #define RAM_JOB_BYTES  (1u << 20) /* unless one page is more */
 #define RAM_JOB_MOVES  64
 #define RAM_PIECES_MAX RAM_JOB_MOVES /* of one page: it goes in one job */
-#define RAM_VICTIMS    64            /* pages given up for one, at most */
+/* Pages given up for one, at most: where all are small, so many make room for the largest slab of
+ * large ones. They go once a slab, and some milliseconds are a slab's worth of copies. */
+#define RAM_VICTIMS 4096
 
 /* What is kept to know an object by: its record, and what its pool keeps of its node. */
 #define RAM_KNOWN_BYTES (4096 + 768)

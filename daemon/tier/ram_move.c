@@ -81,6 +81,10 @@ void ram_down(void *context, uint32_t node)
 	struct ram_pool *rp = context;
 
 	describe(rp, node);
+	if (!protection(headers_wait_for_copies))
+		record_set_state(
+		    arena_header(rp->ram->arena, rp->pool->prefix.nodes[node].copies[TIER_RAM]),
+		    RECORD_VALID);
 	ask(rp, false, item_of(rp, node));
 }
 
