@@ -142,6 +142,8 @@ static void image_done(struct job *job)
 	}
 	must(p->transfers > 0);
 	p->transfers--;
+	if (result && j->kind != IMAGE_JOB_CAPTURE)
+		lane_is_unclean(&x->images, j->lane);
 	lane_job_done(&x->images, j->lane);
 	if (j->from_lane != LANE_NONE)
 		lane_job_done(&x->images, j->from_lane);

@@ -127,10 +127,18 @@ void lane_job_done(struct images *s, uint32_t lane)
 
 bool lane_use(struct images *s, uint32_t lane, uint32_t name_space)
 {
-	uint32_t last = s->lane[lane].last_name_space;
+	struct lane *l = &s->lane[lane];
+	bool wipe =
+	    l->unclean || (l->last_name_space != UINT32_MAX && l->last_name_space != name_space);
 
-	s->lane[lane].last_name_space = name_space;
-	return last != UINT32_MAX && last != name_space;
+	l->last_name_space = name_space;
+	l->unclean = false;
+	return wipe;
+}
+
+void lane_is_unclean(struct images *s, uint32_t lane)
+{
+	s->lane[lane].unclean = true;
 }
 
 /* ---- states ---- */

@@ -81,7 +81,8 @@ struct image {
 	bool interactive;  /* the highest of those that captured or claimed it */
 	bool is_protected; /* it has come back from KV-RAM */
 	bool spilling;     /* its image is copied from its slot to KV-RAM */
-	bool tried;        /* that has failed since it was touched */
+	bool tried;        /* that has failed once since it was touched */
+	uint32_t planned;  /* copies in KV-RAM that would go with it, from the deepest page on */
 	uint16_t moving;   /* pieces of its image that are being moved inside KV-RAM */
 };
 
@@ -90,6 +91,7 @@ struct lane {
 	uint32_t next_free;
 	uint32_t jobs;            /* in flight on its slots: it is free when they are done */
 	uint32_t last_name_space; /* whose bytes are in its slots; UINT32_MAX: nobody's */
+	bool unclean;             /* and perhaps others' */
 	bool leaving;
 	uint8_t current; /* slot 0 or 1 holds the state */
 };
@@ -131,6 +133,8 @@ void lane_job(struct images *s, uint32_t lane);
 void lane_job_done(struct images *s, uint32_t lane);
 /* From now on a namespace's bytes are in it. True: another one's were, and must be wiped first. */
 bool lane_use(struct images *s, uint32_t lane, uint32_t name_space);
+/* What was to be done with it for that was not, or not all of it: it must be wiped next time. */
+void lane_is_unclean(struct images *s, uint32_t lane);
 static inline bool lane_is_busy(const struct images *s, uint32_t lane)
 {
 	return s->lane[lane].jobs > 0;

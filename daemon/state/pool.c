@@ -240,7 +240,13 @@ void pool_evict(struct pool *p, uint32_t node)
 		parent = p->prefix.nodes[node].parent;
 		evict_one(p, node);
 		again = pool_may_follow(p, parent);
+		if (again || !pool_is_useless(p, parent))
+			continue;
+		pool_tell_evict(p, parent);
+		p->stats.releases += node_is_in_ram(&p->prefix.nodes[parent]);
+		again = true;
 	}
+	pool_drop_useless(p, node);
 }
 
 enum claim { /* of a namespace on what it holds, the weakest first */

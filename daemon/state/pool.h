@@ -229,6 +229,8 @@ void pool_tell_evict(const struct pool *p, uint32_t node);
 void pool_evict(struct pool *p, uint32_t node); /* its device copy goes, now */
 /* Its device copy was to go as soon as nothing stands on it: it goes now. */
 bool pool_may_follow(const struct pool *p, uint32_t node);
+/* Of a hybrid pool: nobody needs it on the device, and it goes at once, without a copy. */
+bool pool_is_useless(const struct pool *p, uint32_t node);
 /* If it is leaving it stays after all, and with it what was to leave after it. */
 void pool_stay(struct pool *p, uint32_t node);
 /* The page of a node is given up: 0 it is free or will be; POOL_WAIT: not now. */

@@ -59,13 +59,14 @@ void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 	count_in_ram(p, node, 1);
 }
 
-/* It goes without a copy, after what stands on it. */
+/* It goes without a copy, after what stands on it, and once nobody reads it. */
 void pool_let_go(struct pool *p, uint32_t node)
 {
 	if (p->prefix.nodes[node].moves & NODE_SPOILT_RAM &&
 	    prefix_may_leave(&p->prefix, node, TIER_RAM))
 		pool_drop_from_ram(p, node);
-	if (p->prefix.nodes[node].children_leaving)
+	if (p->prefix.nodes[node].children_leaving ||
+	    p->prefix.nodes[node].moves & NODE_FILLING_RAM)
 		begin_leaving(p, node);
 	else
 		pool_evict(p, node);
@@ -77,6 +78,15 @@ static bool is_given_up_on(const struct node *n)
 {
 	return n->moves & NODE_TRIED_AGAIN && !n->parked && protection(failed_spills_make_room) &&
 	       (n->moves & NODE_SPOILT_RAM || !n->children_in[TIER_RAM]);
+}
+
+bool pool_is_useless(const struct pool *p, uint32_t node)
+{
+	const struct node *n = &p->prefix.nodes[node];
+
+	return p->hybrid && n->kind == NODE_TOKENS && n->children_leaving == 0 &&
+	       !(n->moves & NODE_FILLING_RAM) && prefix_may_leave(&p->prefix, node, TIER_DEVICE) &&
+	       (!node_is_kept_below(n) || node_is_in_ram(n) || is_given_up_on(n));
 }
 
 int pool_send_down(struct pool *p, uint32_t node)
@@ -155,11 +165,12 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 		if (n->moves & NODE_LEAVING)
 			n->moves |= n->moves & NODE_TRIED ? NODE_TRIED_AGAIN : NODE_TRIED;
 		pool_stay(p, node);
-		if (n->children_in[TIER_RAM] == 0 && n->ram_pins == 0 && !n->kept_in_ram) {
+		if (!p->hybrid && n->children_in[TIER_RAM] == 0 && n->ram_pins == 0) {
 			pool_drop_from_ram(p, node);
 			return;
 		}
-		/* What stands on it there needs it, or it is being moved: for the next try. */
+		/* What stands on it there needs it, or a state; or it is being moved: for the next
+		 * try. */
 		n->moves |= NODE_SPOILT_RAM;
 		retain_look(&p->retain, node);
 		if (!n->parked)

@@ -92,27 +92,6 @@ static struct ram_candidate victim_for(const struct ram_candidate *newcomer, uin
 				      : (struct ram_candidate){0};
 }
 
-#ifdef KVHOST_TESTING
-void (*ram_displace_hook)(const struct ram_pool *rp, uint32_t newcomer, enum pool_need need,
-			  uint32_t victim);
-
-static void tell_displaced(const struct ram_pool *rp, uint32_t node, enum pool_need need,
-			   const struct ram_candidate *victim)
-{
-	if (ram_displace_hook && node != NODE_NONE && (!victim->pool || victim->pool == rp))
-		ram_displace_hook(rp, node, need, victim->pool ? victim->node : NODE_NONE);
-}
-#else
-static void tell_displaced(const struct ram_pool *rp, uint32_t node, enum pool_need need,
-			   const struct ram_candidate *victim)
-{
-	(void)rp;
-	(void)node;
-	(void)need;
-	(void)victim;
-}
-#endif
-
 static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum pool_need need,
 		     uint32_t *object)
 {
@@ -138,13 +117,11 @@ static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum poo
 		/* Moves fail: it may be that they do no longer; nobody waits for that. */
 		if (result == FRAMES_SPREAD)
 			ram_relocate(rp, size);
-		if (need == POOL_NEED_NOTHING)
-			return not_now;
 		if (result == FRAMES_FULL)
 			victim = victim_for(newcomer, 1ull << ns, need, over);
 		else if (must_have)
 			victim = ram_weakest(rp, 1ull << ns, RAM_OWN_HELP);
-		tell_displaced(rp, newcomer->node, need, &victim);
+		ram_tell_displaced(newcomer, need, &victim, false);
 		if (!victim.pool)
 			return not_now;
 		ram_give_up(&victim);

@@ -195,13 +195,6 @@ void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good,
 uint32_t ram_image_pieces(const struct ram_pool *rp, uint32_t place);
 struct frames_piece ram_image_piece(const struct ram_pool *rp, uint32_t place, uint32_t i);
 
-#ifdef KVHOST_TESTING
-/* Called before a page is given up for another one of the same pool; NODE_NONE: none is, so the
- * newcomer finds no place. NULL: nobody watches. */
-extern void (*ram_displace_hook)(const struct ram_pool *rp, uint32_t newcomer, enum pool_need need,
-				 uint32_t victim);
-#endif
-
 /* Compares sums with what they sum, and the arena with the pools. NULL or what does not hold. */
 const char *ram_check(const struct ram *r);
 

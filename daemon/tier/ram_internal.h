@@ -48,9 +48,18 @@ struct ram_candidate ram_weakest(const struct ram_pool *rp, uint64_t namespaces,
 				 enum ram_help help);
 struct ram_candidate ram_newcomer(struct ram_pool *rp, uint32_t image);
 void ram_give_up(const struct ram_candidate *victim);
+#ifdef KVHOST_TESTING
+/* Called before something is given up for a newcomer of the same pool; a victim without a pool:
+ * nothing is, so the newcomer finds no place. `planned`: all that it needs is to be had so. NULL:
+ * nobody watches. */
+extern void (*ram_displace_hook)(const struct ram_candidate *newcomer, enum pool_need need,
+				 const struct ram_candidate *victim, bool planned);
+#endif
+void ram_tell_displaced(const struct ram_candidate *newcomer, enum pool_need need,
+			const struct ram_candidate *victim, bool planned);
 uint32_t ram_victims_for(const struct ram_candidate *newcomer);
-int ram_plan(void *context, uint32_t image, uint32_t pages, bool with_image, uint32_t all_pages,
-	     bool all_image); /* of struct pool_below */
+int ram_plan(void *context, uint32_t image, uint32_t pages,
+	     bool with_image); /* of struct pool_below */
 
 /* ---- ram_image.c ---- */
 

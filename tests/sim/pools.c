@@ -9,8 +9,8 @@
 
 #define ALLOW(status)  (1u << -(status))
 #define SLOT_BYTES     4096ull
-#define POOL_BYTES     ((SIM_PAGES + 3 * SIM_LANES) * SLOT_BYTES)
-#define RETAINED_BYTES (2 * SIM_RETAINED * SLOT_BYTES)
+#define POOL_BYTES     (SIM_PAGES * SLOT_BYTES + SIM_LANES * (2 * SIM_STATE_MOST + SLOT_BYTES))
+#define RETAINED_BYTES (SIM_RETAINED * (SIM_STATE_MOST + SLOT_BYTES))
 
 static _Alignas(4096) char pool_bytes[POOL_BYTES];
 static _Alignas(4096) char retained_bytes[RETAINED_BYTES];
@@ -97,7 +97,7 @@ void ask_attach(struct sim_client *c)
 	layers[0] = (struct payload_layer){.kv_heads = 1, .k_head_dim = 2, .v_head_dim = 2};
 	layers[1] = (struct payload_layer){.kv_heads = 1, .k_head_dim = 2, .v_head_dim = 0};
 	if (n_sections)
-		images_describe(layers + 2);
+		images_describe(c->sim, layers + 2);
 	o->allowed |= ALLOW(WIRE_EMISMATCH);
 	o->e.deadline_us = 1u << 31;
 	op_out(o, sizeof(struct payload_pool_info) + 2 * sizeof(struct payload_block) +

@@ -73,7 +73,11 @@ static void fill_prompt(struct sim_op *o, struct sim_text *t, uint32_t n, bool o
 	o->n = n;
 	o->exact = model_is_quiet(w, NULL);
 	text_chain(t, c->name_space, n, chain);
-	o->expected = model_match(w, c->name_space, t, chain, n, cap, off);
+	o->expected = model_match(
+	    w,
+	    &(struct sim_prompt){
+		.name_space = c->name_space, .text = t, .chain = chain, .n = n, .max_cached = cap},
+	    off, &o->states);
 	o->failed_before = w->spill.n_failed;
 	o->bound = cap;
 	if (chance(w, 50))
@@ -95,7 +99,8 @@ void ask_open(struct sim_client *c, bool send, struct sim_op **out)
 	struct sim_view *v = free_view(c);
 	struct payload_open *p;
 	struct sim_op *o;
-	uint32_t n = draw_length(w, c->hybrid && chance(w, 80) && most > 110 ? 110 : most);
+	uint32_t usual = w->spill.on ? 70 : 110;
+	uint32_t n = draw_length(w, c->hybrid && chance(w, 80) && most > usual ? usual : most);
 
 	if (out)
 		*out = NULL;

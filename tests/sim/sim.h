@@ -19,6 +19,7 @@
 #include "tests/sim/images.h"
 #include "tests/sim/pools.h"
 #include "tests/sim/spill.h"
+#include "tests/sim/states.h"
 #include "tests/sim/text.h"
 
 #define SIM_FAILED      3 /* exit code of a run in which a check of the simulator failed */
@@ -79,8 +80,10 @@ struct sim_op {
 	bool exact; /* expected is what must come, if nothing was done since */
 	uint64_t done_before;
 	struct sim_reuse expected;
+	struct sim_states states; /* of a hybrid pool: that it could go on from */
 	uint32_t bound;
-	uint64_t failed_before;         /* pages that could not be fetched */
+	uint64_t failed_before;         /* what could not be fetched; of a capture: copied down */
+	uint64_t refused_before;        /* of a capture: states that found no place in KV-RAM */
 	uint32_t first, n, side, layer; /* of rows, of a commit */
 	struct sim_op *items[4];
 	uint32_t n_items;
@@ -139,8 +142,9 @@ struct sim {
 	struct sim_client clients[SIM_CLIENTS];
 	uint32_t n_clients;
 	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, live, somebody_waits;
-	uint32_t work_rate; /* of 100: how often an executor runs a job */
-	uint32_t moves;     /* after each event: how fast things go on */
+	uint32_t state_bytes; /* of the section that a step replaces */
+	uint32_t work_rate;   /* of 100: how often an executor runs a job */
+	uint32_t moves;       /* after each event: how fast things go on */
 	bool core_sleeps, slept;
 	bool busy; /* the last turn of the core had something to do */
 	uint64_t sleep_until_ns;
@@ -177,6 +181,9 @@ void sim_run(const struct sim_options *options);
 void memory_write(struct sim *w, uint32_t page, uint32_t slot, uint64_t stamp);
 void memory_check_row(struct sim *w, uint32_t page, uint32_t slot, uint64_t stamp,
 		      const char *what);
+/* The same of a record that lies anywhere. */
+void memory_check_copy(struct sim *w, const char *copy, uint32_t slot, uint64_t stamp,
+		       const char *what);
 uint64_t memory_stamp(struct sim *w, uint32_t page, uint32_t slot);
 void memory_check_zero(struct sim *w, uint32_t page);
 uint64_t row_stamp(uint64_t stamp, uint32_t layer, uint32_t side);
@@ -216,9 +223,12 @@ void ask_null(struct sim_client *c);
 void answer_take(struct sim_op *o, const struct completion *reply);
 
 /* ---- model.c: what may be found ---- */
-/* The longest reuse of a prompt as of now, from the bytes of pages, and why no more. */
-struct sim_reuse model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
-			     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off);
+/* The longest reuse of a prompt as of now, from the bytes of pages and images, and why no more;
+ * `found`: of a hybrid pool, all states that it could go on from. */
+struct sim_reuse model_match(struct sim *w, const struct sim_prompt *p, bool off,
+			     struct sim_states *found);
+/* Is there a page on the device that ends with this row? */
+bool model_is_indexed(struct sim *w, uint64_t stamp);
 /* Nobody else can change what is found until this answer comes. */
 bool model_is_quiet(struct sim *w, const struct sim_view *v); /* v: its writes are no matter */
 /* What is committed is found; unless it has stopped to publish, or the answer came late. */
