@@ -430,7 +430,8 @@ uint32_t pool_plan_give_up(struct pool *p, uint32_t image)
 			break;
 		if (!would_go(&nodes[node]))
 			continue;
-		nodes[nodes[node].parent].ram_above = children_going(&nodes[nodes[node].parent]) + 1;
+		nodes[nodes[node].parent].ram_above =
+		    children_going(&nodes[nodes[node].parent]) + 1;
 		n++;
 	}
 	return n;
