@@ -237,6 +237,29 @@ static void what_reaches_too_little_further_is_not_fetched(void **state)
 	assert_int_equal(states_reuse(w, &one, 5 * PAGE), 5 * PAGE - 1);
 }
 
+/* Two states behind parts of one page: the shorter one is on the device. */
+static void the_floor_counts_from_a_state_on_the_device_in_the_same_page(void **state)
+{
+	struct states *w = *state;
+	struct image_name a, b;
+
+	start_with_floor(w, PAGE);
+	a = retain(w, 3 * PAGE + 5);
+	b = retain(w, 3 * PAGE + 9);
+	put_down(w, b);
+	assert_int_equal(states_found(w, &one, 4 * PAGE), 3 * PAGE + 5);
+	assert_int_equal(states_reuse(w, &one, 4 * PAGE), 3 * PAGE + 5);
+	assert_int_equal(misses(w, MATCH_FLOOR), 1);
+	assert_int_equal(w->pool.stats.restores, 0);
+	assert_where(w, a, "Ds");
+	/* And from one behind the page before. */
+	put_down(w, a);
+	a = retain(w, 3 * PAGE);
+	assert_int_equal(states_reuse(w, &one, 4 * PAGE), 3 * PAGE);
+	assert_int_equal(misses(w, MATCH_FLOOR), 2);
+	assert_int_equal(w->pool.stats.restores, 0);
+}
+
 /* ---- what cannot be fetched ---- */
 
 static void with_no_state_before_it_nothing_is_left(void **state)
@@ -514,6 +537,7 @@ int main(void)
 	    TEST(two_opens_fetch_a_state_once),
 	    TEST(an_open_that_goes_away_leaves_the_state_as_it_was),
 	    TEST(what_reaches_too_little_further_is_not_fetched),
+	    TEST(the_floor_counts_from_a_state_on_the_device_in_the_same_page),
 	    TEST(with_no_state_before_it_nothing_is_left),
 	    TEST(an_image_that_does_not_come_leaves_the_state_before_it),
 	    TEST(a_partial_page_that_does_not_come_leaves_another_in_its_place),
