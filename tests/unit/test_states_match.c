@@ -262,6 +262,53 @@ static void the_floor_counts_from_a_state_on_the_device_in_the_same_page(void **
 
 /* ---- what cannot be fetched ---- */
 
+static void a_page_that_does_not_come_leaves_the_states_before_it(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, 2 * PAGE + 3), b = retain(w, 6 * PAGE + 1);
+	uint32_t *tokens = states_tokens(&one, 7 * PAGE);
+	struct match_wish wish = world_wish(tokens, 7 * PAGE),
+			  shorter = world_wish(tokens, 4 * PAGE);
+	struct opening *o, *other;
+	struct seq *s = NULL;
+
+	put_down(w, a);
+	put_down(w, b);
+	o = states_open_begins(w, &wish, 7 * PAGE);
+	other = states_open_begins(w, &shorter, 4 * PAGE);
+	assert_int_equal(states_open_turn(w, &o, ALL, &s), POOL_WAIT);
+	assert_int_equal(states_open_turn(w, &other, ALL, &s), POOL_WAIT);
+	assert_int_equal(states_copies(&w->up), 8);
+	for (uint32_t i = 0; i < 4; i++)
+		states_up_ends(w, 0);
+	states_up_ends(w, -EIO); /* the fifth page */
+	states_check(w);
+	while (states_open_turn(w, &o, ALL, &s) == POOL_MORE)
+		states_check(w);
+	/* It waits for the partial page of the other state, as the other open does. */
+	states_settle(w);
+	while (!o->copying)
+		states_open_turn(w, &o, ALL, &s);
+	states_claim_ends(w, &o, 0);
+	assert_int_equal(states_open_turn(w, &o, ALL, &s), 0);
+	assert_int_equal(s->committed, 2 * PAGE + 3);
+	assert_int_equal(misses(w, MATCH_RESTORE), 1);
+	world_close(&s);
+	while (!other->copying)
+		states_open_turn(w, &other, ALL, &s);
+	states_claim_ends(w, &other, 0);
+	assert_int_equal(states_open_turn(w, &other, ALL, &s), 0);
+	assert_int_equal(s->committed, 2 * PAGE + 3);
+	assert_int_equal(misses(w, MATCH_RESTORE), 1);
+	world_close(&s);
+	states_check(w);
+	/* Nobody is served from that page again; what stands on it is not found. */
+	assert_string_equal(states_pages(w, b.image), "dR dR R R S R R");
+	assert_int_equal(states_found(w, &one, 7 * PAGE), 2 * PAGE + 3);
+	assert_where(w, a, "DRp");
+	free(tokens);
+}
+
 static void with_no_state_before_it_nothing_is_left(void **state)
 {
 	struct states *w = *state;
@@ -538,6 +585,7 @@ int main(void)
 	    TEST(an_open_that_goes_away_leaves_the_state_as_it_was),
 	    TEST(what_reaches_too_little_further_is_not_fetched),
 	    TEST(the_floor_counts_from_a_state_on_the_device_in_the_same_page),
+	    TEST(a_page_that_does_not_come_leaves_the_states_before_it),
 	    TEST(with_no_state_before_it_nothing_is_left),
 	    TEST(an_image_that_does_not_come_leaves_the_state_before_it),
 	    TEST(a_partial_page_that_does_not_come_leaves_another_in_its_place),
