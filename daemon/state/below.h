@@ -20,7 +20,6 @@ struct pool_rank { /* of who wants a page, or has some: interactive first, then 
 
 enum pool_need {                     /* why a page must have a place below */
 		 POOL_NEED_NONE = 0, /* it may go for nowhere */
-		 POOL_NEED_NOTHING,  /* it may; and nothing is given up for it */
 		 POOL_NEED_HEAD,     /* something below it is there already */
 		 POOL_NEED_LIVE,     /* it is a live sequence's */
 };
@@ -33,11 +32,10 @@ struct pool_below {
 	int (*take)(void *context, uint32_t node, enum pool_need need, uint32_t *place);
 	/* The same for an image of a retained state; may give up others (pool_give_up). */
 	int (*take_image)(void *context, uint32_t image, enum pool_need need, uint32_t *place);
-	/* A state wants places for `pages` pages more than are free, and for its image, if
-	 * `with_image`; of all_pages and, if all_image, of its image in all. 0: so much has been
-	 * given up that ranks below it; POOL_NEVER: nothing has, it would not be enough. */
-	int (*plan)(void *context, uint32_t image, uint32_t pages, bool with_image,
-		    uint32_t all_pages, bool all_image);
+	/* A state wants places for so many pages, and for its image, if `with_image`. 0: all of
+	 * that fits, once so much had been given up that ranks below it; POOL_NEVER: nothing has,
+	 * it would not be enough. */
+	int (*plan)(void *context, uint32_t image, uint32_t pages, bool with_image);
 	void (*spill)(void *context, uint32_t image); /* slot to KV-RAM; then pool_spilled */
 	int (*take_private)(void *context, uint16_t name_space, uint32_t *place);
 	void (*give)(void *context, uint32_t place);

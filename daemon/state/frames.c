@@ -177,6 +177,24 @@ bool frames_would_fit_without(const struct frames *f, int size, const uint32_t *
 	return objects < f->most_objects && has_room(f, need);
 }
 
+bool frames_would_hold(const struct frames *f, const int64_t *more)
+{
+	uint64_t need[FRAME_ORDERS];
+	uint64_t objects = f->objects;
+
+	memcpy(need, f->need, sizeof(need));
+	for (uint32_t i = 0; i < FRAMES_SIZES_MAX; i++) {
+		const struct size *z = &f->sizes[i];
+
+		if (!more[i])
+			continue;
+		must(z->references && (more[i] > 0 || (uint64_t)-more[i] <= z->objects));
+		objects += (uint64_t)more[i];
+		change_need(z, z->objects, z->objects + (uint64_t)more[i], need);
+	}
+	return objects <= f->most_objects && has_room(f, need);
+}
+
 /*
  * Of so many bytes that are given back, how many frames less do slabs of this order and larger
  * ones need at least (and whole frames, for order 0)? The bytes may all be elsewhere, and be those

@@ -82,6 +82,7 @@ struct image {
 	bool is_protected; /* it has come back from KV-RAM */
 	bool spilling;     /* its image is copied from its slot to KV-RAM */
 	bool tried;        /* that has failed since it was touched */
+	uint32_t planned;  /* copies in KV-RAM that would go with it, from the deepest page on */
 	uint16_t moving;   /* pieces of its image that are being moved inside KV-RAM */
 };
 

@@ -157,8 +157,7 @@ bool pool_drop_states(struct pool *p, uint16_t name_space, uint32_t *budget)
  * linked through ram_below, which only the order of a dense pool needs. */
 struct intake {
 	uint32_t first, last; /* NODE_NONE */
-	uint32_t missing;     /* pages without a place */
-	bool wants_image;     /* and the image has none */
+	bool wants_image;     /* it has none yet */
 };
 
 static uint32_t count_missing(const struct pool *p, uint32_t node)
@@ -178,7 +177,6 @@ static void link_node(struct pool *p, struct intake *in, uint32_t node)
 	else
 		p->prefix.nodes[in->last].ram_below = node;
 	in->last = node;
-	in->missing--;
 }
 
 static uint32_t unlink_first(struct pool *p, struct intake *in)
@@ -236,24 +234,12 @@ static int find_places(struct pool *p, uint32_t image, struct intake *in)
 	const struct pool_below *below = p->below;
 	const struct image *it = &p->images.image[image];
 	bool wants_image = it->place == COPY_NONE;
-	uint32_t missing = count_missing(p, it->node);
-	struct intake whole = {
-	    .first = NODE_NONE, .last = NODE_NONE, .missing = missing, .wants_image = wants_image};
 	int r;
 
-	*in = whole;
-	r = take_places(p, image, POOL_NEED_NOTHING, in);
-	if (r == 0)
-		return 0;
-	give_places_back(p, image, in, wants_image);
-	if (r == POOL_WAIT)
-		return r;
-	/* So much is missing: is it to be had from what ranks below? */
-	r = below->plan(below->context, image, in->missing, in->wants_image, missing, wants_image);
-	if (r)
-		return r;
-	*in = whole;
-	r = take_places(p, image, POOL_NEED_NONE, in);
+	*in = (struct intake){.first = NODE_NONE, .last = NODE_NONE, .wants_image = wants_image};
+	r = below->plan(below->context, image, count_missing(p, it->node), wants_image);
+	if (!r)
+		r = take_places(p, image, POOL_NEED_NONE, in);
 	if (r)
 		give_places_back(p, image, in, wants_image);
 	return r;
@@ -384,9 +370,8 @@ bool pool_place_image(struct pool *p, uint32_t image)
 
 	if (image_take_slot(&p->images, image))
 		return true;
-	if (below && (below->take_image(below->context, image, POOL_NEED_NOTHING, &place) == 0 ||
-		      (below->plan(below->context, image, 0, true, 0, true) == 0 &&
-		       below->take_image(below->context, image, POOL_NEED_NONE, &place) == 0))) {
+	if (below && below->plan(below->context, image, 0, true) == 0 &&
+	    below->take_image(below->context, image, POOL_NEED_NONE, &place) == 0) {
 		image_put_in_ram(&p->images, image, place);
 		return true;
 	}
@@ -399,55 +384,41 @@ bool pool_place_image(struct pool *p, uint32_t image)
 
 /* ---- what could be given up in KV-RAM ---- */
 
-/* How many of its children there would go by what is planned so far: in ram_above, which only the
- * order of a dense pool needs. */
-static uint32_t children_going(const struct node *n)
-{
-	return n->ram_above == NODE_NONE ? 0 : n->ram_above;
-}
-
-/* Would its copy go at once, if no state needed it? */
-static bool would_go(const struct node *n)
-{
-	bool used = n->users || n->kept;
-
-	return n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
-	       n->children_in[TIER_RAM] == children_going(n) && !(n->moves & NODE_FILLING_RAM) &&
-	       !n->ram_pins && !n->parked &&
-	       (!used || (node_is_on_device(n) && !(n->moves & NODE_LEAVING)));
-}
-
 uint32_t pool_plan_give_up(struct pool *p, uint32_t image)
 {
-	const struct image *it = &p->images.image[image];
-	struct node *nodes = p->prefix.nodes;
-	uint32_t node = it->node, n = 0;
+	struct image *it = &p->images.image[image];
+	uint32_t node = it->node;
+	bool goes = true;
 
+	it->planned = 0;
 	image_leave_ram_order(&p->images, image);
-	for (; it->in_ram && node != NODE_NONE; node = nodes[node].parent) {
-		must(nodes[node].kept_in_ram > 0);
-		if (--nodes[node].kept_in_ram)
+	for (; it->in_ram && node != NODE_NONE; node = p->prefix.nodes[node].parent) {
+		struct node *n = &p->prefix.nodes[node];
+
+		must(n->kept_in_ram > 0);
+		if (--n->kept_in_ram)
 			break;
-		if (!would_go(&nodes[node]))
-			continue;
-		nodes[nodes[node].parent].ram_above =
-		    children_going(&nodes[nodes[node].parent]) + 1;
-		n++;
+		/* What is on its way stays, and what it stands on, whoever needs it. */
+		goes = goes && n->kind == NODE_TOKENS &&
+		       prefix_may_leave(&p->prefix, node, TIER_RAM);
+		if (goes) {
+			it->planned++;
+			p->prefix.nodes[n->parent].children_in[TIER_RAM]--;
+		}
 	}
-	return n;
+	return it->planned;
 }
 
 void pool_plan_undo(struct pool *p, uint32_t image)
 {
-	const struct image *it = &p->images.image[image];
-	struct node *nodes = p->prefix.nodes;
+	struct image *it = &p->images.image[image];
+	uint32_t node = it->node;
 
-	if (it->in_ram) {
-		keep(p, it->node, TIER_RAM);
-		for (uint32_t above = nodes[it->node].parent;
-		     above != NODE_NONE && nodes[above].ram_above != NODE_NONE;
-		     above = nodes[above].parent)
-			nodes[above].ram_above = NODE_NONE;
+	for (; it->planned > 0; it->planned--) {
+		node = p->prefix.nodes[node].parent;
+		p->prefix.nodes[node].children_in[TIER_RAM]++;
 	}
+	if (it->in_ram)
+		keep(p, it->node, TIER_RAM);
 	image_enter_ram_order(&p->images, image);
 }

@@ -138,8 +138,6 @@ static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum poo
 		/* Moves fail: it may be that they do no longer; nobody waits for that. */
 		if (result == FRAMES_SPREAD)
 			ram_relocate(rp, size);
-		if (need == POOL_NEED_NOTHING)
-			return not_now;
 		if (result == FRAMES_FULL)
 			victim = victim_for(newcomer, 1ull << ns, need, over);
 		else if (must_have)

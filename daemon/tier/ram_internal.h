@@ -49,8 +49,8 @@ struct ram_candidate ram_weakest(const struct ram_pool *rp, uint64_t namespaces,
 struct ram_candidate ram_newcomer(struct ram_pool *rp, uint32_t image);
 void ram_give_up(const struct ram_candidate *victim);
 uint32_t ram_victims_for(const struct ram_candidate *newcomer);
-int ram_plan(void *context, uint32_t image, uint32_t pages, bool with_image, uint32_t all_pages,
-	     bool all_image); /* of struct pool_below */
+int ram_plan(void *context, uint32_t image, uint32_t pages,
+	     bool with_image); /* of struct pool_below */
 
 /* ---- ram_image.c ---- */
 

@@ -148,86 +148,100 @@ uint32_t ram_victims_for(const struct ram_candidate *newcomer)
 struct plan {
 	struct ram_candidate states[PLAN_STATES];
 	uint32_t n;
-	uint64_t freed;   /* bytes of objects */
-	uint64_t charged; /* of them, that the newcomer's namespace is charged for, with records */
+	int64_t more[FRAMES_SIZES_MAX]; /* objects of each size, with what the newcomer wants */
+	uint64_t used_bytes[RETAIN_NAMESPACES]; /* before it */
 };
 
-/* What a pool of pages that stand alone could give, without looking at each. */
-static void count_on_pages(struct plan *plan, struct ram_pool *rp, uint16_t ns)
+static void begin(const struct ram *r, struct plan *plan)
 {
-	const struct pool *p = rp->pool;
-	uint64_t own = p->shares[ns].in_ram;
-
-	rp->planned_all = true;
-	plan->freed += (p->in_ram < PLAN_PAGES ? p->in_ram : PLAN_PAGES) * rp->page_bytes;
-	plan->charged += (own < PLAN_PAGES ? own : PLAN_PAGES) * ram_object_bytes(rp);
+	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++)
+		plan->used_bytes[ns] = r->shares[ns].used_bytes;
 }
 
-static void count_on_state(struct plan *plan, const struct ram_candidate *c, uint16_t ns)
+static uint64_t at_most(uint64_t n, uint64_t most)
 {
-	struct pool *p = c->pool->pool;
-	uint64_t pages = pool_plan_give_up(p, c->image);
+	return n < most ? n : most;
+}
+
+/* What a pool of pages that stand alone could give, without looking at each. */
+static void count_on_pages(struct plan *plan, struct ram_pool *rp)
+{
+	const struct pool *p = rp->pool;
+
+	rp->planned_all = true;
+	plan->more[rp->size] -= (int64_t)at_most(p->in_ram, PLAN_PAGES);
+	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++)
+		rp->ram->shares[ns].used_bytes -=
+		    at_most(p->shares[ns].in_ram, PLAN_PAGES) * ram_object_bytes(rp);
+}
+
+static void count_on_state(struct plan *plan, const struct ram_candidate *c)
+{
+	struct ram_pool *rp = c->pool;
+	uint64_t pages = pool_plan_give_up(rp->pool, c->image);
+	uint16_t ns = rp->pool->images.image[c->image].name_space;
 
 	plan->states[plan->n++] = *c;
-	plan->freed += c->pool->image_bytes + pages * c->pool->page_bytes;
-	if (p->images.image[c->image].name_space == ns)
-		plan->charged +=
-		    c->pool->image_bytes + RAM_KNOWN_BYTES + pages * ram_object_bytes(c->pool);
+	plan->more[rp->size] -= (int64_t)pages;
+	plan->more[rp->image_size]--;
+	rp->ram->shares[ns].used_bytes -=
+	    pages * ram_object_bytes(rp) + rp->image_bytes + RAM_KNOWN_BYTES;
 }
 
 static void undo(struct ram *r, struct plan *plan)
 {
 	for (uint32_t i = plan->n; i > 0; i--)
 		pool_plan_undo(plan->states[i - 1].pool->pool, plan->states[i - 1].image);
+	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++)
+		r->shares[ns].used_bytes = plan->used_bytes[ns];
 	list_for_each(link, following, &r->pools) list_entry(link, struct ram_pool, in_ram)
 	    ->planned_all = false;
 }
 
-/* Bytes that the newcomer's namespace would have above its quota. */
-static uint64_t above_quota(const struct ram *r, uint16_t ns, uint64_t more)
+/* Until the newcomer fits, and its namespace may have so many bytes more: false, it never does. */
+static bool make_plan(struct ram_candidate *newcomer, uint64_t more, struct plan *plan)
 {
-	const struct ram_share *share = &r->shares[ns];
+	struct ram_pool *rp = newcomer->pool;
+	struct ram *r = rp->ram;
+	uint16_t ns = rp->pool->images.image[newcomer->image].name_space;
 
-	if (!share->quota_bytes || share->used_bytes + more <= share->quota_bytes ||
-	    !protection(quotas_are_kept))
-		return 0;
-	return share->used_bytes + more - share->quota_bytes;
+	for (;;) {
+		struct ram_candidate c;
+		bool over;
+
+		newcomer->claim = ram_claim_of(r, ns, more);
+		over = newcomer->claim == RAM_OVER_QUOTA;
+		if (!over && frames_would_hold(r->arena->frames, plan->more))
+			return true;
+		c = ram_weakest(rp, over ? 1ull << ns : UINT64_MAX, RAM_ALL_HELP);
+		if (!c.pool || plan->n == PLAN_STATES)
+			return false;
+		if (over)
+			c.claim = newcomer->claim;
+		if (!ram_is_weaker(r, &c, newcomer) && protection(only_what_ranks_below_goes))
+			return false;
+		if (c.image == IMAGE_NONE)
+			count_on_pages(plan, c.pool);
+		else
+			count_on_state(plan, &c);
+	}
 }
 
-int ram_plan(void *context, uint32_t image, uint32_t pages, bool with_image, uint32_t all_pages,
-	     bool all_image)
+int ram_plan(void *context, uint32_t image, uint32_t pages, bool with_image)
 {
 	struct ram_pool *rp = context;
 	struct ram *r = rp->ram;
-	uint16_t ns = rp->pool->images.image[image].name_space;
 	struct ram_candidate newcomer = ram_newcomer(rp, image);
 	uint64_t more =
-	    all_pages * ram_object_bytes(rp) + (all_image ? rp->image_bytes + RAM_KNOWN_BYTES : 0);
-	uint64_t over = above_quota(r, ns, more);
-	/* Slabs waste up to 6 %. */
-	uint64_t short_of = (pages * rp->page_bytes + with_image * rp->image_bytes) / 16 * 17;
+	    pages * ram_object_bytes(rp) + (with_image ? rp->image_bytes + RAM_KNOWN_BYTES : 0);
 	struct plan plan = {0};
 	bool enough;
 
-	newcomer.claim = ram_claim_of(r, ns, more);
 	rp->planned = newcomer.rank;
-	while (plan.freed < short_of || plan.charged < over) {
-		struct ram_candidate c =
-		    ram_weakest(rp, over ? 1ull << ns : UINT64_MAX, RAM_ALL_HELP);
-
-		if (!c.pool || plan.n == PLAN_STATES)
-			break;
-		if (over)
-			c.claim = newcomer.claim;
-		if (!ram_is_weaker(r, &c, &newcomer) && protection(only_what_ranks_below_goes))
-			break;
-		if (c.image == IMAGE_NONE)
-			count_on_pages(&plan, c.pool, ns);
-		else
-			count_on_state(&plan, &c, ns);
-	}
-	enough =
-	    (plan.freed >= short_of && plan.charged >= over) || !protection(room_is_planned_first);
+	plan.more[rp->size] += pages;
+	plan.more[rp->image_size] += with_image;
+	begin(r, &plan);
+	enough = make_plan(&newcomer, more, &plan) || !protection(room_is_planned_first);
 	undo(r, &plan);
 	for (uint32_t i = 0; enough && i < plan.n; i++)
 		ram_give_up(&plan.states[i]);
