@@ -264,78 +264,12 @@ static bool touch_matched(struct match *m, uint32_t *budget)
 
 /* ---- hybrid pools: reuse goes on only where a state was captured ---- */
 
-static uint32_t valid_state(const struct pool *p, uint32_t node)
-{
-	uint32_t image = p->prefix.nodes[node].state;
-
-	if (image == STATE_NONE)
-		return IMAGE_NONE;
-	if (p->images.image[image].state != IMAGE_VALID && protection(captures_wait_for_their_copy))
-		return IMAGE_NONE;
-	return image;
-}
-
-/* A state behind a part of the page that follows `node`, the longest that fits the prompt. */
-static uint32_t partial_state(struct match *m, uint32_t node, uint32_t position, uint32_t *where)
-{
-	struct pool *p = m->pool;
-	const struct match_wish *w = m->wish;
-	uint32_t start = position * p->limits.page_tokens;
-	uint32_t room = m->most - start;
-	uint64_t lengths = p->prefix.nodes[node].partial_lengths;
-	uint32_t first = 0;
-
-	if (room < 64)
-		lengths &= (1ull << room) - 1;
-	while (first < w->n_images && w->images[first].start < start)
-		first++;
-	while (lengths) {
-		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
-		uint32_t n = 0, found;
-
-		lengths &= ~(1ull << (length - 1));
-		while (first + n < w->n_images && w->images[first + n].start < start + length)
-			n++;
-		if (leave_images(w, start + length, 1) != start + length &&
-		    protection(images_are_whole))
-			continue;
-		found = prefix_find_partial(&p->prefix, node, w->tokens + start, length,
-					    w->images + first, n);
-		if (found != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[found]) &&
-		    valid_state(p, found) != IMAGE_NONE) {
-			*where = found;
-			return valid_state(p, found);
-		}
-	}
-	return IMAGE_NONE;
-}
-
 struct found_state {
 	uint32_t image;    /* IMAGE_NONE: none; then node is a root */
 	uint32_t node;     /* of the last full page before it */
 	uint32_t position; /* full pages */
 	uint32_t partial;  /* the node that follows, or NODE_NONE */
 };
-
-/* From a page upwards: the first state is the longest. */
-static struct found_state next_state(struct match *m, uint32_t node, uint32_t position)
-{
-	struct pool *p = m->pool;
-	uint32_t page_tokens = p->limits.page_tokens;
-	struct found_state f = {.node = node, .position = position, .partial = NODE_NONE};
-
-	for (;;) {
-		f.image = partial_state(m, f.node, f.position, &f.partial);
-		if (f.image != IMAGE_NONE || f.position == 0)
-			return f;
-		if (leave_images(m->wish, f.position * page_tokens, 1) == f.position * page_tokens)
-			f.image = valid_state(p, f.node);
-		if (f.image != IMAGE_NONE)
-			return f;
-		f.node = p->prefix.nodes[f.node].parent;
-		f.position--;
-	}
-}
 
 /* Something of it must be fetched. */
 static bool is_below(const struct match *m, const struct found_state *f)
@@ -348,21 +282,73 @@ static bool is_below(const struct match *m, const struct found_state *f)
 	       (f->partial != NODE_NONE && !node_is_on_device(&p->prefix.nodes[f->partial]));
 }
 
-/* The longest state on the device at or above a page. */
-static struct found_state next_on_device(struct match *m, struct found_state f)
+/* The state at the end of f's page, or of its partial one. `here`: of which nothing must be
+ * fetched. */
+static bool has_state(const struct match *m, struct found_state *f, bool here)
 {
-	while (is_below(m, &f)) {
-		if (f.partial != NODE_NONE && valid_state(m->pool, f.node) != IMAGE_NONE &&
-		    f.position > 0) {
-			/* The state at the end of the page before it. */
-			f.partial = NODE_NONE;
-			f.image = valid_state(m->pool, f.node);
-		} else if (f.position == 0) {
-			f.partial = NODE_NONE;
-			f.image = IMAGE_NONE;
-		} else {
-			f = next_state(m, m->pool->prefix.nodes[f.node].parent, f.position - 1);
-		}
+	const struct pool *p = m->pool;
+	uint32_t node = f->partial == NODE_NONE ? f->node : f->partial;
+
+	f->image = p->prefix.nodes[node].state;
+	if (f->image != STATE_NONE &&
+	    (p->images.image[f->image].state == IMAGE_VALID ||
+	     !protection(captures_wait_for_their_copy)) &&
+	    !(here && is_below(m, f)))
+		return true;
+	f->image = IMAGE_NONE;
+	return false;
+}
+
+/* A state behind a part of the page that follows f's, the longest that fits the prompt. */
+static bool has_partial_state(struct match *m, struct found_state *f, bool here)
+{
+	struct pool *p = m->pool;
+	const struct match_wish *w = m->wish;
+	uint32_t start = f->position * p->limits.page_tokens;
+	uint32_t room = m->most - start;
+	uint64_t lengths = p->prefix.nodes[f->node].partial_lengths;
+	uint32_t first = 0;
+
+	if (room < 64)
+		lengths &= (1ull << room) - 1;
+	while (first < w->n_images && w->images[first].start < start)
+		first++;
+	while (lengths) {
+		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
+		uint32_t n = 0;
+
+		lengths &= ~(1ull << (length - 1));
+		while (first + n < w->n_images && w->images[first + n].start < start + length)
+			n++;
+		if (leave_images(w, start + length, 1) != start + length &&
+		    protection(images_are_whole))
+			continue;
+		f->partial = prefix_find_partial(&p->prefix, f->node, w->tokens + start, length,
+						 w->images + first, n);
+		if (f->partial != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[f->partial]) &&
+		    has_state(m, f, here))
+			return true;
+	}
+	f->partial = NODE_NONE;
+	return false;
+}
+
+/* From where the walk has ended upwards: the first state is the longest. */
+static struct found_state longest_state(struct match *m, bool here)
+{
+	struct pool *p = m->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+	struct found_state f = {.image = IMAGE_NONE,
+				.node = m->walk.node,
+				.position = m->walk.position,
+				.partial = NODE_NONE};
+
+	for (; !has_partial_state(m, &f, here) && f.position > 0; f.position--) {
+		uint32_t tokens = f.position * page_tokens;
+
+		if (leave_images(m->wish, tokens, 1) == tokens && has_state(m, &f, here))
+			break;
+		f.node = p->prefix.nodes[f.node].parent;
 	}
 	return f;
 }
@@ -375,11 +361,12 @@ static uint32_t tokens_of(const struct match *m, const struct found_state *f)
 /* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
 static struct found_state choose_state(struct match *m)
 {
-	struct found_state f = next_state(m, m->walk.node, m->walk.position);
-	struct found_state device = next_on_device(m, f);
+	struct found_state f = longest_state(m, false), device;
 
-	if (f.image == device.image ||
-	    (uint64_t)tokens_of(m, &f) - tokens_of(m, &device) >= m->pool->limits.ram_floor_tokens)
+	if (!is_below(m, &f))
+		return f;
+	device = longest_state(m, true);
+	if ((uint64_t)tokens_of(m, &f) - tokens_of(m, &device) >= m->pool->limits.ram_floor_tokens)
 		return f;
 	m->end_reason = m->end_reason == MATCH_RESTORE ? MATCH_RESTORE : MATCH_FLOOR;
 	return device;

@@ -128,24 +128,10 @@ struct seq *states_open_wish(struct states *w, const struct match_wish *wish, ui
 	return s;
 }
 
-uint32_t *states_tokens(const struct states_text *text, uint32_t n)
-{
-	return world_tokens(malloc((n + 1) * sizeof(uint32_t)), n, text->shared, text->which);
-}
-
-static struct match_wish wish_of(const struct states_text *text, const uint32_t *tokens, uint32_t n)
-{
-	struct match_wish wish = world_wish(tokens, n);
-
-	wish.name_space = text->name_space;
-	wish.interactive = text->interactive;
-	return wish;
-}
-
 struct seq *states_open(struct states *w, const struct states_text *text, uint32_t n)
 {
 	uint32_t *tokens = states_tokens(text, n);
-	struct match_wish wish = wish_of(text, tokens, n);
+	struct match_wish wish = states_wish(text, tokens, n);
 	struct seq *s = states_open_wish(w, &wish, n);
 
 	free(tokens);
@@ -171,7 +157,7 @@ uint32_t states_retain(struct states *w, const struct states_text *text, uint32_
 uint32_t states_found(struct states *w, const struct states_text *text, uint32_t n)
 {
 	uint32_t *tokens = states_tokens(text, n);
-	struct match_wish wish = wish_of(text, tokens, n);
+	struct match_wish wish = states_wish(text, tokens, n);
 	uint32_t *path = malloc((match_room(&w->pool, &wish) + 1) * sizeof(*path));
 	struct match m;
 	uint32_t all = ALL;

@@ -64,17 +64,15 @@ static struct retain_rank rank_of(const struct states *w, uint32_t image)
 }
 
 /* What ranks below the newcomer, as little of it as suffices, or nothing. */
-static int plan(void *context, uint32_t image, uint32_t pages, bool with_image, uint32_t all_pages,
-		bool all_image)
+static int plan(void *context, uint32_t image, uint32_t pages, bool with_image)
 {
 	struct states *w = context;
 	struct pool *p = &w->pool;
-	uint32_t wanted = all_pages + (all_image ? w->image_units : 0);
+	uint32_t wanted = pages + (with_image ? w->image_units : 0);
 	uint32_t victim[256], n = 0, freed = 0;
 	struct retain_rank rank;
 	bool enough;
 
-	assert_true(pages <= all_pages && with_image <= all_image);
 	w->plans++;
 	while (w->units - w->used + freed < wanted) {
 		uint32_t next = image_next_in_ram(&p->images, UINT64_MAX, p->retain.now_ns,

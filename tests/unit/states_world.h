@@ -16,6 +16,7 @@
 #include "daemon/state/pool_states.h"
 #include "tests/unit/opening.h"
 #include "tests/unit/pool_world.h"
+#include "tests/unit/states_text.h"
 
 #define STATES_PLACES 4096u
 #define STATES_OPENS  16u
@@ -120,15 +121,6 @@ void states_open_abandon(struct states *w, struct opening **o);
 /* From begin to end, all copies end well. */
 struct seq *states_open_wish(struct states *w, const struct match_wish *wish, uint32_t max_tokens);
 
-struct states_text { /* a prompt: the first `shared` tokens are those of all texts */
-	uint32_t which, shared;
-	uint16_t name_space;
-	bool interactive;
-	enum image_kind kind;
-};
-
-/* n tokens of it, malloc'ed. */
-uint32_t *states_tokens(const struct states_text *text, uint32_t n);
 /* Open it as far as n tokens. */
 struct seq *states_open(struct states *w, const struct states_text *text, uint32_t n);
 /* Open it, compute up to n tokens, capture there, close. */

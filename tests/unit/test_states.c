@@ -286,6 +286,7 @@ static void a_plan_counts_on_no_page_that_is_under_way(void **state)
 	struct states *w = *state;
 	const struct states_text important = {.which = 2, .interactive = true};
 	struct image_name a, b;
+	uint32_t made;
 
 	start_again(w, &(struct states_limits){
 			   .pages = 64, .slots = 0, .units = 4 + 2 * IMAGE, .image_units = IMAGE});
@@ -293,9 +294,9 @@ static void a_plan_counts_on_no_page_that_is_under_way(void **state)
 	b = retain(w, &important, 6 * PAGE);
 	assert_state(w, a, "Dp", "d d d d");
 	states_push_down(w, a.image);
+	made = w->plans_made;
 	states_push_down(w, b.image);
-	assert_int_equal(w->plans, 1);
-	assert_int_equal(w->plans_made, 0);
+	assert_int_equal(w->plans_made, made);
 	assert_state(w, b, "-", NULL);
 	assert_state(w, a, "Rp", "lF lF lF lF");
 	states_settle(w);
