@@ -28,8 +28,6 @@ void pool_drop_useless(struct pool *p, uint32_t node)
 
 	if (!p->hybrid)
 		return;
-	/* Its node may go with that. */
-	drop_useless_in_ram(p, node);
 	/* What it stands on may have waited for it alone. */
 	for (; p->prefix.nodes[at].kind == NODE_TOKENS &&
 	       prefix_may_leave(&p->prefix, at, TIER_DEVICE);
