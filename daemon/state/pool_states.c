@@ -24,22 +24,22 @@ static void drop_useless_in_ram(struct pool *p, uint32_t node)
 
 void pool_drop_useless(struct pool *p, uint32_t node)
 {
-	uint32_t at = node, above;
+	bool goes = p->hybrid;
+	uint32_t above;
 
-	if (!p->hybrid)
-		return;
 	/* What it stands on may have waited for it alone. */
-	for (; p->prefix.nodes[at].kind == NODE_TOKENS &&
-	       prefix_may_leave(&p->prefix, at, TIER_DEVICE);
-	     at = above) {
-		above = p->prefix.nodes[at].parent;
-		pool_tell_evict(p, at);
-		if (node_is_kept_below(&p->prefix.nodes[at]) && p->below)
-			(void)pool_send_down(p, at);
-		else
-			pool_let_go(p, at);
+	for (; goes && p->prefix.nodes[node].kind == NODE_TOKENS; node = above) {
+		above = p->prefix.nodes[node].parent;
+		goes = prefix_may_leave(&p->prefix, node, TIER_DEVICE);
+		if (goes) {
+			pool_tell_evict(p, node);
+			if (node_is_kept_below(&p->prefix.nodes[node]) && p->below)
+				(void)pool_send_down(p, node);
+			else
+				pool_let_go(p, node);
+		}
+		drop_useless_in_ram(p, node);
 	}
-	drop_useless_in_ram(p, node);
 }
 
 static void keep(struct pool *p, uint32_t node, enum tier tier)
