@@ -12,11 +12,10 @@
 void request_fetch_again(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
-	uint32_t full = t->match.walk.position;
 
-	/* Behind its full pages it may have another partial one than before. */
-	t->asked = t->asked < full ? t->asked : full;
-	t->fetched = t->fetched < full ? t->fetched : full;
+	/* What is fetched now is not what was; what has come already is not asked for again. */
+	t->asked = t->match.walk.on_device;
+	t->fetched = t->asked;
 }
 
 static enum run_result go_on_with_less(struct request *r, uint32_t pages)
@@ -138,8 +137,7 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 	if (t->phase != PROMPT_FETCH) {
 		t->phase = PROMPT_FETCH;
 		t->fetch_ns = clock_now(&p->core->clock);
-		t->asked = t->match.walk.on_device;
-		t->fetched = t->asked;
+		request_fetch_again(r);
 	}
 	result = ask_for_pages(r, budget);
 	if (result == POOL_MORE)

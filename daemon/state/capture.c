@@ -118,6 +118,7 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 		/* It was in KV-RAM alone; its pages are used here. */
 		if (!p->images.image[*image].on_device)
 			pool_keep_on_device(p, *image);
+		pool_trim(p); /* it is one that may go */
 	}
 	if (skip == CAPTURE_MADE) {
 		p->images.image[*image].kind = (uint8_t)kind;

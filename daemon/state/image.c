@@ -221,20 +221,12 @@ uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted)
 	return IMAGE_NONE;
 }
 
+/* Those in KV-RAM first: what they share with others on the device need not be there then. */
 uint32_t image_any(const struct images *s, uint32_t name_space)
 {
 	bool all = name_space == IMAGE_NONE;
 	uint32_t first = all ? 0 : name_space, end = all ? RETAIN_NAMESPACES : name_space + 1;
 
-	for (int kind = 0; kind < IMAGE_KINDS; kind++) {
-		for (const struct list *at = s->order[kind].next; at != &s->order[kind];
-		     at = at->next) {
-			const struct image *it = list_entry(at, struct image, in_order);
-
-			if (all || it->name_space == name_space)
-				return (uint32_t)(it - s->image);
-		}
-	}
 	for (uint32_t ns = first; s->in_ram && ns < end; ns++) {
 		for (int k = 0; k < IMAGE_RANKS; k++) {
 			const struct list *at = list_first(&s->ram_order[ns][k]);
@@ -242,6 +234,15 @@ uint32_t image_any(const struct images *s, uint32_t name_space)
 			if (at)
 				return (uint32_t)(list_entry(at, struct image, in_ram_order) -
 						  s->image);
+		}
+	}
+	for (int kind = 0; kind < IMAGE_KINDS; kind++) {
+		for (const struct list *at = s->order[kind].next; at != &s->order[kind];
+		     at = at->next) {
+			const struct image *it = list_entry(at, struct image, in_order);
+
+			if (all || it->name_space == name_space)
+				return (uint32_t)(it - s->image);
 		}
 	}
 	return IMAGE_NONE;

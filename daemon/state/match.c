@@ -358,6 +358,14 @@ static uint32_t tokens_of(const struct match *m, const struct found_state *f)
 	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
 }
 
+/* That one, or the longest before it that is on the device. */
+static struct found_state next_on_device(struct match *m, struct found_state f)
+{
+	while (is_below(m, &f))
+		f = next_state(m, f.node, f.position, tokens_of(m, &f) - 1);
+	return f;
+}
+
 /* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
 static struct found_state choose_state(struct match *m)
 {
@@ -400,6 +408,7 @@ static void find_state(struct match *m)
 	p->images.image[m->image].claims++;
 	p->images.counts.claims[p->images.image[m->image].kind]++;
 	image_touch(&p->images, m->image, m->wish->interactive, p->retain.now_ns);
+	pool_trim(p); /* what was to leave may stay for this */
 }
 
 void match_unclaim(struct match *m)
@@ -409,13 +418,18 @@ void match_unclaim(struct match *m)
 	m->claimed = false;
 }
 
-/* Without what is behind the first n full pages. */
+/* Without what is behind the first n full pages; each time it gets less. */
 static void cut_state(struct match *m, uint32_t n)
 {
 	struct pool *p = m->pool;
+	bool part = n == m->walk.position && m->partial != NODE_NONE;
+	uint32_t most = n * p->limits.page_tokens +
+			(part ? p->prefix.nodes[m->partial].length : p->limits.page_tokens) - 1;
 	uint32_t budget = UINT32_MAX;
 
 	m->end_reason = MATCH_RESTORE;
+	if (m->most > most)
+		m->most = most;
 	if (m->partial != NODE_NONE)
 		pool_release(p, &m->partial, &budget); /* what it stands on is held */
 	m->partial = NODE_NONE;

@@ -91,10 +91,11 @@ static void free_image(struct pool *p, uint32_t image)
 
 	image_give_slot(&p->images, image);
 	give_place(p, image);
-	if (it->on_device)
-		leave_device(p, image);
+	/* First what is below, so that nothing is copied there any more. */
 	if (it->in_ram)
 		leave_ram(p, image);
+	if (it->on_device)
+		leave_device(p, image);
 	image_give(&p->images, image);
 }
 

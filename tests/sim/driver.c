@@ -83,6 +83,8 @@ static void after_a_turn(struct sim_client *c, struct sim_view *v)
 {
 	if (chance(c->sim, 60))
 		ask_checkpoint(c, v);
+	c->talks[below(c->sim, SIM_TALKS)] =
+	    (struct sim_talk){.text = v->text, .tokens = v->committed};
 	if (chance(c->sim, 85))
 		ask_close(c, v);
 }

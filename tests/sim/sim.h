@@ -28,6 +28,7 @@
 #define SIM_PAGES       200
 #define SIM_CLIENTS     4
 #define SIM_SEQUENCES   12
+#define SIM_TALKS       3
 #define SIM_OPS         24 /* in flight, of one client; each has a slot of its window */
 #define SIM_SLOT_BYTES  8192
 #define SIM_OUT         4096 /* where answers go in a slot */
@@ -101,6 +102,11 @@ struct sim_memory {
 	_Alignas(64) char window[SIM_OPS * SIM_SLOT_BYTES];
 };
 
+struct sim_talk { /* a conversation, up to its last turn */
+	struct sim_text text;
+	uint32_t tokens;
+};
+
 struct sim_client {
 	struct sim *sim;
 	uint32_t number;
@@ -119,6 +125,7 @@ struct sim_client {
 	struct sim_op ops[SIM_OPS];
 	uint32_t in_flight;
 	struct sim_view views[SIM_SEQUENCES];
+	struct sim_talk talks[SIM_TALKS]; /* of a hybrid pool, to be gone on with */
 };
 
 struct sim_options {
