@@ -119,15 +119,17 @@ static json_t *pool_moves(const struct core_pool *p)
 {
 	const struct pool_stats *s = stats_of(p);
 
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+			 "s:o}",
 			 "leaving_pages", number(p->pool.leaving), "arriving_pages",
 			 number(p->pool.arriving), "spills", number(s->spills), "spills_kept",
 			 number(s->spills_kept), "spills_failed", number(s->spills_failed),
 			 "releases", number(s->releases), "refused", number(s->ram_refused),
-			 "displaced", number(s->ram_displaced), "restores", number(s->restores),
-			 "restores_failed", number(s->restores_failed), "discards",
-			 number(s->discards), "down_bytes", number(p->ram.down.bytes), "up_bytes",
-			 number(p->ram.up.bytes));
+			 "refused_busy", number(s->ram_refused_busy), "refused_quota",
+			 number(s->ram_refused_quota), "displaced", number(s->ram_displaced),
+			 "restores", number(s->restores), "restores_failed",
+			 number(s->restores_failed), "discards", number(s->discards), "down_bytes",
+			 number(p->ram.down.bytes), "up_bytes", number(p->ram.up.bytes));
 }
 
 static json_t *ram_answer(const struct core_pool *p)

@@ -50,6 +50,9 @@ struct pool_stats { /* counters; they only grow */
 	uint64_t ram_refused;    /* not taken into KV-RAM: nothing there ranks below */
 	uint64_t ram_hits;       /* opens that chose a match in KV-RAM */
 	uint64_t ram_hit_pages;  /* and the pages that they asked for from there */
+	/* Of those refused: nothing could go, whatever its rank; their namespace is at its quota.
+	 */
+	uint64_t ram_refused_busy, ram_refused_quota;
 };
 
 struct pool_share { /* what one namespace has in it, and may have */

@@ -245,13 +245,34 @@ static void tell_displaced(const struct ram_pool *rp, uint32_t node, enum pool_n
 }
 #endif
 
+enum refusal { /* why nothing makes room */
+	       REFUSED_BY_RANK,
+	       REFUSED_BY_QUOTA,
+	       REFUSED_BUSY, /* what could is in use, or on its way */
+};
+
+/* What must have a place waits for one. */
+static int refuse_place(struct ram_pool *rp, enum pool_need need, enum refusal why)
+{
+	struct pool_stats *s = &rp->pool->stats;
+
+	if (need)
+		return POOL_WAIT;
+	s->ram_refused_quota += why == REFUSED_BY_QUOTA;
+	if (why == REFUSED_BY_RANK &&
+	    weakest(rp, UINT64_MAX, those_with_room_help).node == NODE_NONE)
+		why = REFUSED_BUSY;
+	s->ram_refused_busy += why == REFUSED_BUSY;
+	return POOL_NEVER;
+}
+
 static int place_for(struct ram_pool *rp, uint32_t node, uint16_t ns, enum pool_need need,
 		     uint32_t *object)
 {
 	struct ram *r = rp->ram;
 	struct candidate newcomer = {.pool = rp, .node = node};
 	uint64_t bytes = ram_object_bytes(rp);
-	int not_now = need ? POOL_WAIT : POOL_NEVER;
+	enum refusal why = REFUSED_BY_RANK;
 
 	if (node != NODE_NONE)
 		newcomer.rank = retain_rank(&rp->pool->retain, node);
@@ -261,12 +282,11 @@ static int place_for(struct ram_pool *rp, uint32_t node, uint16_t ns, enum pool_
 		bool over = need != POOL_NEED_LIVE && claim_of(r, ns, bytes) == RAM_OVER_QUOTA;
 		struct candidate victim = {.node = NODE_NONE};
 		int result = over ? FRAMES_FULL : frames_take(r->arena->frames, rp->size, object);
-
 		if (result == 0)
 			return 0;
 		if (result == FRAMES_SPREAD && !r->relocation_fails) {
 			ram_relocate(rp);
-			return r->n_plan ? POOL_WAIT : not_now;
+			return r->n_plan ? POOL_WAIT : refuse_place(rp, need, REFUSED_BUSY);
 		}
 		/* Moves fail: it may be that they do no longer; nobody waits for that. */
 		if (result == FRAMES_SPREAD)
@@ -276,12 +296,16 @@ static int place_for(struct ram_pool *rp, uint32_t node, uint16_t ns, enum pool_
 		else if (need)
 			victim = weakest(rp, 1ull << ns, own_help);
 		tell_displaced(rp, node, need, &victim);
+		if (over)
+			why = REFUSED_BY_QUOTA;
+		else if (result == FRAMES_SPREAD)
+			why = REFUSED_BUSY;
 		if (victim.node == NODE_NONE)
-			return not_now;
+			return refuse_place(rp, need, why);
 		victim.pool->pool->stats.ram_displaced++;
 		pool_give_up_ram(victim.pool->pool, victim.node);
 	}
-	return not_now;
+	return refuse_place(rp, need, why);
 }
 
 static int ram_take(void *context, uint32_t node, enum pool_need need, uint32_t *place)
