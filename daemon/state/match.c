@@ -148,6 +148,16 @@ static void go_back(struct match *m, uint32_t n)
 	pool_hold(p, m->held);
 }
 
+/* Too few to be worth fetching. Of the opens that are, some are fetched, if that is to be measured.
+ */
+static bool is_below_floor(const struct match *m, uint64_t tokens)
+{
+	struct pool *p = m->pool;
+
+	return tokens < pool_floor_tokens(p) &&
+	       !(p->limits.ram_floor_auto && m->tick && floor_probe(&p->floor));
+}
+
 /* A walk that ended between two pages of an image goes back to where that image begins, one that
  * knows little more in KV-RAM to what is on the device. */
 static void end_walk(struct match *m)
@@ -168,8 +178,7 @@ static void end_walk(struct match *m)
 	}
 	/* What could be reused without it. */
 	device = leave_images(m->wish, m->walk.on_device * page_tokens, page_tokens) / page_tokens;
-	if (n > m->walk.on_device &&
-	    (uint64_t)(n - device) * page_tokens < p->limits.ram_floor_tokens) {
+	if (n > m->walk.on_device && is_below_floor(m, (uint64_t)(n - device) * page_tokens)) {
 		m->walk.missed = false;
 		m->end_reason = MATCH_FLOOR;
 		n = device;
