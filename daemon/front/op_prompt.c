@@ -458,6 +458,20 @@ static enum run_result fetch_image(struct request *r)
 	return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
 }
 
+/* What it waited for is there. */
+static void measure_fetch(struct request *r)
+{
+	struct request_prompt *t = &r->u.prompt;
+	const struct ram_queue *q = &r->pool->ram.up;
+	uint32_t pages = t->match.walk.position - t->match.walk.on_device;
+	double a_page_ns = 0;
+
+	if (q->bytes)
+		a_page_ns = (double)q->busy_ns * (double)r->pool->ram.page_bytes / (double)q->bytes;
+	floor_restored(&r->pool->pool.floor, pages * r->pool->pool.limits.page_tokens,
+		       t->restore_ns, (uint64_t)(a_page_ns * pages));
+}
+
 static enum run_result open_run(struct request *r, uint32_t *budget)
 {
 	struct request_prompt *t = &r->u.prompt;
@@ -496,6 +510,7 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 			return result;
 		if (r->reply.status)
 			goto out;
+		measure_fetch(r);
 	}
 	remember_kind(r);
 	if (!r->pool->pool.hybrid)

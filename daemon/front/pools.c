@@ -223,6 +223,8 @@ static void publish_ram(struct core_pool *p)
 	pool_counters_set(c, COUNTER_ram_releases, s->releases);
 	pool_counters_set(c, COUNTER_ram_displaced, s->ram_displaced);
 	pool_counters_set(c, COUNTER_ram_refused, s->ram_refused);
+	pool_counters_set(c, COUNTER_ram_refused_busy, s->ram_refused_busy);
+	pool_counters_set(c, COUNTER_ram_refused_quota, s->ram_refused_quota);
 	pool_counters_set(c, COUNTER_live_pages_parked, s->parked_pages);
 	pool_counters_set(c, COUNTER_live_pages_returned, s->returned_pages);
 	pool_counters_set(c, COUNTER_live_sequences_lost, s->lost_sequences);

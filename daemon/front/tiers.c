@@ -131,12 +131,13 @@ static json_t *pool_moves(const struct core_pool *p)
 
 	return json_pack(
 	    "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-	    "s:o, s:o, s:o, s:o}",
+	    "s:o, s:o, s:o, s:o, s:o, s:o}",
 	    "leaving_pages", number(p->pool.leaving), "arriving_pages", number(p->pool.arriving),
 	    "leaving_images", number(p->ram.spills.asked - p->ram.spills.told), "spills",
 	    number(s->spills), "spills_kept", number(s->spills_kept), "spills_failed",
 	    number(s->spills_failed), "releases", number(s->releases), "refused",
-	    number(s->ram_refused), "displaced", number(s->ram_displaced), "restores",
+	    number(s->ram_refused), "refused_busy", number(s->ram_refused_busy), "refused_quota",
+	    number(s->ram_refused_quota), "displaced", number(s->ram_displaced), "restores",
 	    number(s->restores), "restores_failed", number(s->restores_failed), "image_spills",
 	    number(i->spilled), "image_spills_failed", number(i->spills_failed), "image_restores",
 	    number(i->restored), "image_restores_failed", number(i->restores_failed), "discards",
@@ -151,12 +152,25 @@ static json_t *ram_answer(const struct core_pool *p)
 	return p->ram_note[0] ? json_sprintf("no: %s", p->ram_note) : json_string("yes");
 }
 
+/* What a floor is, and what one would be computed from. */
+static json_t *floor_line(const struct core_pool *p)
+{
+	const struct floor *f = &p->pool.floor;
+	bool is_auto = p->config->ram_floor_tokens == CONFIG_AUTO;
+	uint64_t tokens = is_auto ? floor_tokens(f) : p->config->ram_floor_tokens;
+
+	return json_pack("{s:o, s:b, s:o, s:o, s:o}", "tokens", number(tokens), "auto", is_auto,
+			 "prefill_of_a_token_ns", number(floor_prefill_ns(f)),
+			 "restore_of_a_token_ns", number(floor_restore_ns(f)), "restore_delay_ns",
+			 number((uint64_t)f->delay_ns));
+}
+
 static json_t *pool_line(const struct core_pool *p, bool whole)
 {
 	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "pool", p->config->name, "kv_ram",
-			 ram_answer(p), "floor_tokens", number(p->config->ram_floor_tokens),
-			 "hits_in_kv_ram", number(stats_of(p)->ram_hits), "tiers", pool_tiers(p),
-			 "moves", pool_moves(p), "order", order_describe(p, whole));
+			 ram_answer(p), "floor", floor_line(p), "hits_in_kv_ram",
+			 number(stats_of(p)->ram_hits), "tiers", pool_tiers(p), "moves",
+			 pool_moves(p), "order", order_describe(p, whole));
 }
 
 json_t *tiers_describe(const struct core *c, const char *which)

@@ -149,6 +149,16 @@ static void go_back(struct match *m, uint32_t n)
 	pool_hold(p, m->held);
 }
 
+/* Too few to be worth fetching. Of the opens that are, some are fetched, if that is to be measured.
+ */
+static bool is_below_floor(const struct match *m, uint64_t tokens)
+{
+	struct pool *p = m->pool;
+
+	return tokens < pool_floor_tokens(p) &&
+	       !(p->limits.ram_floor_auto && m->tick && floor_probe(&p->floor));
+}
+
 /* A walk that ended between two pages of an image goes back to where that image begins, one that
  * knows little more in KV-RAM to what is on the device. */
 static void end_walk(struct match *m)
@@ -169,8 +179,7 @@ static void end_walk(struct match *m)
 	}
 	/* What could be reused without it. */
 	device = leave_images(m->wish, m->walk.on_device * page_tokens, page_tokens) / page_tokens;
-	if (n > m->walk.on_device &&
-	    (uint64_t)(n - device) * page_tokens < p->limits.ram_floor_tokens) {
+	if (n > m->walk.on_device && is_below_floor(m, (uint64_t)(n - device) * page_tokens)) {
 		m->walk.missed = false;
 		m->end_reason = MATCH_FLOOR;
 		n = device;
@@ -356,14 +365,6 @@ static struct found_state longest_state(struct match *m, bool here)
 static uint32_t tokens_of(const struct match *m, const struct found_state *f)
 {
 	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
-}
-
-/* That one, or the longest before it that is on the device. */
-static struct found_state next_on_device(struct match *m, struct found_state f)
-{
-	while (is_below(m, &f))
-		f = next_state(m, f.node, f.position, tokens_of(m, &f) - 1);
-	return f;
 }
 
 /* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */

@@ -168,7 +168,7 @@ static void kvctl_tiers_shows_what_lies_where_and_what_moved(void **state)
 	assert_int_equal(number_at(root, "pools.0.moves.restores"), PAGES);
 	assert_int_equal(number_at(root, "pools.0.moves.spills"), 6 * PAGES - KEPT);
 	assert_int_equal(number_at(root, "pools.0.moves.discards"), 0);
-	assert_int_equal(number_at(root, "pools.0.floor_tokens"), 0);
+	assert_int_equal(number_at(root, "pools.0.floor.tokens"), 0);
 	assert_int_equal(number_at(root, "pools.0.tiers.0.pages"), KEPT);
 	assert_int_equal(number_at(root, "pools.0.tiers.0.used_bytes"), KEPT * e.info->page_stride);
 	assert_int_equal(number_at(root, "tiers.0.used_bytes"), KEPT * e.info->page_stride);

@@ -111,9 +111,9 @@ static void every_line_that_comes_from_ram_is_its_own_in_long_chains(void **stat
 	const struct payload_scene scene = {.model = &narrow,
 					    .least_tokens = 3300,
 					    .most_tokens = PAYLOAD_MOST_TOKENS,
-					    .clients = 4,
+					    .clients = 3,
 					    .chains = 30,
-					    .rounds = is_long() ? 400 : 24};
+					    .rounds = is_long() ? 400 : 32};
 
 	(void)state;
 	churn(one, &scene, 1);

@@ -142,6 +142,8 @@ int core_fill(struct core_prompt *p)
 	memcpy(p->table + first, core_answer(c, asked), reply->count * sizeof(*p->table));
 	for (uint32_t i = first; i < p->pages; i++)
 		write_page(p, i);
+	c->world->now_ns += c->world->compute_ns;
+	core_listen(c->world);
 	return commit(p, first, p->pages + 1, target - p->cached_tokens);
 }
 

@@ -84,8 +84,9 @@ struct core_world {
 	const struct device_job *copying; /* the last of them */
 	enum core_verdict (*watch)(struct core_world *w, enum core_moment moment);
 	void *context;
-	char scene[64]; /* what this run is about, for the text of what is wrong */
-	bool is_child;  /* what is wrong ends the process with CORE_NOTICED */
+	char scene[64];      /* what this run is about, for the text of what is wrong */
+	uint64_t compute_ns; /* that a client takes for a step */
+	bool is_child;       /* what is wrong ends the process with CORE_NOTICED */
 };
 
 void core_world_start(struct core_world *w, const struct core_world_wish *wish);

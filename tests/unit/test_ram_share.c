@@ -112,6 +112,7 @@ static void what_does_not_rank_above_anything_goes_for_nowhere(void **state)
 
 	fill_and_come_late(w, a);
 	assert_int_equal(stats(w, 0)->ram_refused, 2);
+	assert_int_equal(stats(w, 0)->ram_refused_busy + stats(w, 0)->ram_refused_quota, 0);
 	assert_int_equal(stats(w, 0)->ram_displaced, 0);
 	assert_int_equal(stats(w, 0)->discards, 2);
 	/* One run: its upper pages do not displace its lower ones. */
@@ -162,6 +163,7 @@ static void what_is_under_way_or_in_use_keeps_its_place(void **state)
 	ram_world_check(w);
 	assert_int_equal(stats(w, 0)->ram_displaced, 0);
 	assert_int_equal(stats(w, 0)->ram_refused, 2);
+	assert_int_equal(stats(w, 0)->ram_refused_busy, 2);
 	ram_world_settle(w);
 	assert_int_equal(ram_world_below(w, 0, 0, 1, 4) + ram_world_below(w, 0, 0, 2, 4), 8);
 	release(w, 0, a[3]);
@@ -398,6 +400,8 @@ static void at_its_quota_only_what_ranks_below_goes_too(void **state)
 	send_down(w, 0, 1);
 	assert_int_equal(ram_world_below(w, 0, 0, 2, 3), 3);
 	assert_int_equal(stats(w, 0)->ram_refused, 1);
+	assert_int_equal(stats(w, 0)->ram_refused_quota, 1);
+	assert_int_equal(stats(w, 0)->ram_refused_busy, 0);
 }
 
 static void a_quota_of_less_than_a_page_lets_none_in(void **state)
