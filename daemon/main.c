@@ -177,6 +177,7 @@ static void on_ram(void *context)
 {
 	struct kvhost *k = context;
 
+	core_ram_arrived(&k->core);
 	if (k->arena->state == ARENA_ARRIVING)
 		return;
 	log_write(k->log, k->arena->state == ARENA_WHOLE ? LOG_LEVEL_NOTICE : LOG_LEVEL_WARNING,
@@ -211,7 +212,7 @@ static int start_ram(struct kvhost *k)
 	} else {
 		r = arena_check(&wish, why);
 		if (!r && (r = arena_new(&wish, k->work, on_ram, k, &k->arena)))
-			snprintf(why, sizeof(why), "%s", strerror(-r));
+			arena_explain(&wish, r, why);
 		if (r)
 			snprintf(k->ram_note, sizeof(k->ram_note), "off: %s", why);
 	}

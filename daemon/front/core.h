@@ -77,6 +77,7 @@ struct pool_past { /* what a pool has counted before it was dropped: counters on
 	struct pool_stats stats;
 	uint64_t zeroed, copied, collisions, refused_references;
 	uint64_t bytes_down, bytes_up;
+	uint64_t busy_down_ns, busy_up_ns;
 	struct image_counts states;
 	struct order_sums order;
 	uint64_t shadow_hits;
@@ -208,6 +209,10 @@ int core_pools_init(struct core *c);
 void core_pools_deinit(struct core *c);
 /* Run who waits for room or for clean pages, in rank order. */
 void core_pool_settle(struct core_pool *p);
+/* Pages may be given up now that could not be before: who waits for some tries again, unless it is
+ * the one that says so. */
+void core_pool_offer(struct core_pool *p, const struct request *by);
+void core_ram_arrived(struct core *c);          /* more of KV-RAM is there: more can be promised */
 void core_pool_fail(struct core_pool *p);       /* its memory is gone */
 void core_pool_undescribe(struct core_pool *p); /* no longer what the first attach said */
 void core_pool_publish(struct core_pool *p);    /* counters to the stats file */

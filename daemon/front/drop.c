@@ -109,6 +109,8 @@ static void give_back(struct core_pool *p)
 				     .copied = p->mover.copied,
 				     .bytes_down = p->ram.down.bytes,
 				     .bytes_up = p->ram.up.bytes,
+				     .busy_down_ns = p->ram.down.busy_ns,
+				     .busy_up_ns = p->ram.up.busy_ns,
 				     .collisions = p->pool.prefix.collisions,
 				     .refused_references = p->pool.pages.refused_references,
 				     .states = p->pool.images.counts,
@@ -131,6 +133,8 @@ void core_pool_remember(struct core_pool *p)
 	p->mover.copied = p->past.copied;
 	p->ram.down.bytes = p->past.bytes_down;
 	p->ram.up.bytes = p->past.bytes_up;
+	p->ram.down.busy_ns = p->past.busy_down_ns;
+	p->ram.up.busy_ns = p->past.busy_up_ns;
 	p->pool.prefix.collisions = p->past.collisions;
 	p->pool.pages.refused_references = p->past.refused_references;
 	p->pool.images.counts = p->past.states;

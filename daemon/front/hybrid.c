@@ -84,6 +84,7 @@ struct image_job {
 	uint32_t n_moves;
 	uint32_t at;                            /* the move that the next piece begins with, */
 	uint64_t done;                          /* and its bytes that are done */
+	uint64_t busy_ns;                       /* of the device, so far */
 	struct device_move pieces[PIECE_MOVES]; /* in flight */
 	struct device_move moves[];
 };
@@ -132,6 +133,7 @@ static void image_done(struct job *job)
 	struct request *r = j->request;
 	int result = job->result;
 
+	j->busy_ns += j->job.busy_ns;
 	if (j->place != COPY_NONE && failpoint(ram_image))
 		result = -EIO;
 	if (result == 0 && next_piece(j)) {
@@ -146,7 +148,8 @@ static void image_done(struct job *job)
 	if (j->from_lane != LANE_NONE)
 		lane_job_done(&x->images, j->from_lane);
 	if (j->place != COPY_NONE)
-		ram_image_end(&p->ram, j->place, j->kind == IMAGE_JOB_CAPTURE, result == 0);
+		ram_image_end(&p->ram, j->place, j->kind == IMAGE_JOB_CAPTURE, result == 0,
+			      j->busy_ns);
 	if (result && j->place != COPY_NONE && j->kind == IMAGE_JOB_CAPTURE)
 		result = -ENOSPC;
 	/* Whose request is over has given its pages back. */

@@ -361,6 +361,8 @@ static enum run_result admit(struct request *r, bool *admitted)
 	*admitted = admission_try(r, t->seq);
 	if (*admitted)
 		return RUN_MORE;
+	if (r->reply.status)
+		return RUN_DONE;
 	if (r->batch)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for room in the pool");
 	return RUN_WAIT;
@@ -381,6 +383,7 @@ static enum run_result open_finish(struct request *r)
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	t->seq = NULL;
 	seq_set_rank(seq, request_rank(r));
+	core_pool_offer(r->pool, r);
 	q->system_end = ((const struct payload_open *)r->in)->system_end_tokens;
 	q->user_end = ((const struct payload_open *)r->in)->user_end_tokens;
 	charge_give(&r->session->heap, t->charged);
@@ -424,6 +427,8 @@ static void image_there(struct request *r, int result)
 		request_ready(r);
 		return;
 	}
+	if (t->match.from_ram)
+		t->restore_ns = clock_now(&r->session->core->clock) - t->fetch_ns;
 	if (result) {
 		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
 		core_pool_fail(r->pool);
@@ -451,6 +456,20 @@ static enum run_result fetch_image(struct request *r)
 		return RUN_WAIT;
 	}
 	return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
+}
+
+/* What it waited for is there. */
+static void measure_fetch(struct request *r)
+{
+	struct request_prompt *t = &r->u.prompt;
+	const struct ram_queue *q = &r->pool->ram.up;
+	uint32_t pages = t->match.walk.position - t->match.walk.on_device;
+	double a_page_ns = 0;
+
+	if (q->bytes)
+		a_page_ns = (double)q->busy_ns * (double)r->pool->ram.page_bytes / (double)q->bytes;
+	floor_restored(&r->pool->pool.floor, pages * r->pool->pool.limits.page_tokens,
+		       t->restore_ns, (uint64_t)(a_page_ns * pages));
 }
 
 static enum run_result open_run(struct request *r, uint32_t *budget)
@@ -491,6 +510,7 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 			return result;
 		if (r->reply.status)
 			goto out;
+		measure_fetch(r);
 	}
 	remember_kind(r);
 	if (!r->pool->pool.hybrid)

@@ -44,7 +44,7 @@ int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n
 {
 	*s = (struct images){.n_lanes = n_lanes,
 			     .n_slots = n_slots,
-			     .n_images = n_slots + n_in_ram,
+			     .n_images = n_slots + n_in_ram + (n_in_ram > 0),
 			     .first_lane = LANE_NONE};
 	init_lists(s);
 	s->image = reserve_take(images_bytes(s->n_images));
@@ -128,7 +128,8 @@ void lane_job_done(struct images *s, uint32_t lane)
 bool lane_use(struct images *s, uint32_t lane, uint32_t name_space)
 {
 	struct lane *l = &s->lane[lane];
-	bool wipe = l->unclean || (l->last_name_space != UINT32_MAX && l->last_name_space != name_space);
+	bool wipe =
+	    l->unclean || (l->last_name_space != UINT32_MAX && l->last_name_space != name_space);
 
 	l->last_name_space = name_space;
 	l->unclean = false;

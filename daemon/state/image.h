@@ -105,7 +105,9 @@ struct image_counts { /* they only grow */
 };
 
 struct images {
-	struct image *image; /* [n_images]: for each retained slot, and each image in KV-RAM */
+	/* [n_images]: for each retained slot, and each image in KV-RAM; and one that looks for
+	 * either */
+	struct image *image;
 	uint32_t *free_slot; /* [n_slots]: the first slots_free are */
 	struct lane *lane;   /* [n_lanes] */
 	uint32_t n_images, n_slots, n_lanes;

@@ -149,6 +149,16 @@ static void go_back(struct match *m, uint32_t n)
 	pool_hold(p, m->held);
 }
 
+/* Too few to be worth fetching. Of the opens that are, some are fetched, if that is to be measured.
+ */
+static bool is_below_floor(const struct match *m, uint64_t tokens)
+{
+	struct pool *p = m->pool;
+
+	return tokens < pool_floor_tokens(p) &&
+	       !(p->limits.ram_floor_auto && m->tick && floor_probe(&p->floor));
+}
+
 /* A walk that ended between two pages of an image goes back to where that image begins, one that
  * knows little more in KV-RAM to what is on the device. */
 static void end_walk(struct match *m)
@@ -169,8 +179,7 @@ static void end_walk(struct match *m)
 	}
 	/* What could be reused without it. */
 	device = leave_images(m->wish, m->walk.on_device * page_tokens, page_tokens) / page_tokens;
-	if (n > m->walk.on_device &&
-	    (uint64_t)(n - device) * page_tokens < p->limits.ram_floor_tokens) {
+	if (n > m->walk.on_device && is_below_floor(m, (uint64_t)(n - device) * page_tokens)) {
 		m->walk.missed = false;
 		m->end_reason = MATCH_FLOOR;
 		n = device;
@@ -264,82 +273,12 @@ static bool touch_matched(struct match *m, uint32_t *budget)
 
 /* ---- hybrid pools: reuse goes on only where a state was captured ---- */
 
-static uint32_t valid_state(const struct pool *p, uint32_t node)
-{
-	uint32_t image = p->prefix.nodes[node].state;
-
-	if (image == STATE_NONE)
-		return IMAGE_NONE;
-	if (p->images.image[image].state != IMAGE_VALID && protection(captures_wait_for_their_copy))
-		return IMAGE_NONE;
-	return image;
-}
-
-/* A state behind a part of the page that follows `node`, the longest of at most `most` tokens. */
-static uint32_t partial_state(struct match *m, uint32_t node, uint32_t position, uint32_t most,
-			      uint32_t *where)
-{
-	struct pool *p = m->pool;
-	const struct match_wish *w = m->wish;
-	uint32_t start = position * p->limits.page_tokens;
-	uint32_t room = most > start ? most - start : 0;
-	uint64_t lengths = p->prefix.nodes[node].partial_lengths;
-	uint32_t first = 0;
-
-	if (room < 64)
-		lengths &= (1ull << room) - 1;
-	while (first < w->n_images && w->images[first].start < start)
-		first++;
-	while (lengths) {
-		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
-		uint32_t n = 0, found;
-
-		lengths &= ~(1ull << (length - 1));
-		while (first + n < w->n_images && w->images[first + n].start < start + length)
-			n++;
-		if (leave_images(w, start + length, 1) != start + length &&
-		    protection(images_are_whole))
-			continue;
-		found = prefix_find_partial(&p->prefix, node, w->tokens + start, length,
-					    w->images + first, n);
-		if (found != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[found]) &&
-		    valid_state(p, found) != IMAGE_NONE) {
-			*where = found;
-			return valid_state(p, found);
-		}
-	}
-	return IMAGE_NONE;
-}
-
 struct found_state {
 	uint32_t image;    /* IMAGE_NONE: none; then node is a root */
 	uint32_t node;     /* of the last full page before it */
 	uint32_t position; /* full pages */
 	uint32_t partial;  /* the node that follows, or NODE_NONE */
 };
-
-/* From a page upwards: the first state of at most `most` tokens is the longest. */
-static struct found_state next_state(struct match *m, uint32_t node, uint32_t position,
-				     uint32_t most)
-{
-	struct pool *p = m->pool;
-	uint32_t page_tokens = p->limits.page_tokens;
-	struct found_state f = {.node = node, .position = position, .partial = NODE_NONE};
-
-	for (;;) {
-		uint32_t end = f.position * page_tokens;
-
-		f.image = partial_state(m, f.node, f.position, most, &f.partial);
-		if (f.image != IMAGE_NONE || f.position == 0)
-			return f;
-		if (end <= most && leave_images(m->wish, end, 1) == end)
-			f.image = valid_state(p, f.node);
-		if (f.image != IMAGE_NONE)
-			return f;
-		f.node = p->prefix.nodes[f.node].parent;
-		f.position--;
-	}
-}
 
 /* Something of it must be fetched. */
 static bool is_below(const struct match *m, const struct found_state *f)
@@ -352,27 +291,91 @@ static bool is_below(const struct match *m, const struct found_state *f)
 	       (f->partial != NODE_NONE && !node_is_on_device(&p->prefix.nodes[f->partial]));
 }
 
+/* The state at the end of f's page, or of its partial one. `here`: of which nothing must be
+ * fetched. */
+static bool has_state(const struct match *m, struct found_state *f, bool here)
+{
+	const struct pool *p = m->pool;
+	uint32_t node = f->partial == NODE_NONE ? f->node : f->partial;
+
+	f->image = p->prefix.nodes[node].state;
+	if (f->image != STATE_NONE &&
+	    (p->images.image[f->image].state == IMAGE_VALID ||
+	     !protection(captures_wait_for_their_copy)) &&
+	    !(here && is_below(m, f)))
+		return true;
+	f->image = IMAGE_NONE;
+	return false;
+}
+
+/* A state behind a part of the page that follows f's, the longest that fits the prompt. */
+static bool has_partial_state(struct match *m, struct found_state *f, bool here)
+{
+	struct pool *p = m->pool;
+	const struct match_wish *w = m->wish;
+	uint32_t start = f->position * p->limits.page_tokens;
+	uint32_t room = m->most - start;
+	uint64_t lengths = p->prefix.nodes[f->node].partial_lengths;
+	uint32_t first = 0;
+
+	if (room < 64)
+		lengths &= (1ull << room) - 1;
+	while (first < w->n_images && w->images[first].start < start)
+		first++;
+	while (lengths) {
+		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
+		uint32_t n = 0;
+
+		lengths &= ~(1ull << (length - 1));
+		while (first + n < w->n_images && w->images[first + n].start < start + length)
+			n++;
+		if (leave_images(w, start + length, 1) != start + length &&
+		    protection(images_are_whole))
+			continue;
+		f->partial = prefix_find_partial(&p->prefix, f->node, w->tokens + start, length,
+						 w->images + first, n);
+		if (f->partial != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[f->partial]) &&
+		    has_state(m, f, here))
+			return true;
+	}
+	f->partial = NODE_NONE;
+	return false;
+}
+
+/* From where the walk has ended upwards: the first state is the longest. */
+static struct found_state longest_state(struct match *m, bool here)
+{
+	struct pool *p = m->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+	struct found_state f = {.image = IMAGE_NONE,
+				.node = m->walk.node,
+				.position = m->walk.position,
+				.partial = NODE_NONE};
+
+	for (; !has_partial_state(m, &f, here) && f.position > 0; f.position--) {
+		uint32_t tokens = f.position * page_tokens;
+
+		if (leave_images(m->wish, tokens, 1) == tokens && has_state(m, &f, here))
+			break;
+		f.node = p->prefix.nodes[f.node].parent;
+	}
+	return f;
+}
+
 static uint32_t tokens_of(const struct match *m, const struct found_state *f)
 {
 	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
 }
 
-/* That one, or the longest before it that is on the device. */
-static struct found_state next_on_device(struct match *m, struct found_state f)
-{
-	while (is_below(m, &f))
-		f = next_state(m, f.node, f.position, tokens_of(m, &f) - 1);
-	return f;
-}
-
 /* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
 static struct found_state choose_state(struct match *m)
 {
-	struct found_state f = next_state(m, m->walk.node, m->walk.position, m->most);
-	struct found_state device = next_on_device(m, f);
+	struct found_state f = longest_state(m, false), device;
 
-	if (f.image == device.image ||
-	    (uint64_t)tokens_of(m, &f) - tokens_of(m, &device) >= m->pool->limits.ram_floor_tokens)
+	if (!is_below(m, &f))
+		return f;
+	device = longest_state(m, true);
+	if ((uint64_t)tokens_of(m, &f) - tokens_of(m, &device) >= m->pool->limits.ram_floor_tokens)
 		return f;
 	m->end_reason = m->end_reason == MATCH_RESTORE ? MATCH_RESTORE : MATCH_FLOOR;
 	return device;
@@ -539,7 +542,7 @@ enum match_miss match_reason(const struct match *m)
 		if (m->known_tokens == 0 && m->tokens == 0)
 			return MATCH_NONE;
 		/* Pages are known, but no state at their end was captured, or it was given up. */
-		return m->walk.missed && m->tokens == m->known_tokens ? MATCH_DIVERGED : MATCH_GONE;
+		return m->walk.missed && m->tokens >= m->known_tokens ? MATCH_DIVERGED : MATCH_GONE;
 	}
 	if (!m->walk.missed || m->end_reason == MATCH_FLOOR || m->end_reason == MATCH_RESTORE)
 		return m->end_reason;

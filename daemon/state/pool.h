@@ -21,6 +21,7 @@
 
 #include "daemon/base/list.h"
 #include "daemon/state/below.h"
+#include "daemon/state/floor.h"
 #include "daemon/state/image.h"
 #include "daemon/state/page.h"
 #include "daemon/state/prefix.h"
@@ -50,6 +51,9 @@ struct pool_stats { /* counters; they only grow */
 	uint64_t ram_refused;    /* not taken into KV-RAM: nothing there ranks below */
 	uint64_t ram_hits;       /* opens that chose a match in KV-RAM */
 	uint64_t ram_hit_pages;  /* and the pages that they asked for from there */
+	/* Of those refused: nothing could go, whatever its rank; their namespace is at its quota.
+	 */
+	uint64_t ram_refused_busy, ram_refused_quota;
 };
 
 struct pool_share { /* what one namespace has in it, and may have */
@@ -80,6 +84,7 @@ struct pool_limits {
 	uint32_t ram_images;         /* and images in KV-RAM beside those in slots, at most */
 	uint32_t min_capture_tokens; /* no state is captured before */
 	uint32_t ram_floor_tokens;   /* a match in KV-RAM must reach so much further */
+	bool ram_floor_auto;         /* or as much as pays, by what was measured */
 	uint64_t interactive_ttl_ns; /* see retain.h */
 	bool live_in_ram;            /* live sequences may be promised what is below, too */
 };
@@ -89,6 +94,7 @@ struct pool {
 	struct prefix prefix;
 	struct retain retain;
 	struct shadow shadow; /* pages 0: none */
+	struct floor floor;   /* what was measured */
 	struct images images; /* of a hybrid pool */
 	bool hybrid;
 	struct pool_limits limits;
@@ -98,10 +104,11 @@ struct pool {
 	uint64_t surplus;  /* pages in use that no ceiling covers */
 	uint64_t sequences;
 	uint64_t open_steps;
-	uint64_t leaving;        /* of the indexed ones: on their way to KV-RAM */
-	uint64_t arriving;       /* of the indexed ones: on their way from there */
-	uint64_t in_ram;         /* nodes with a copy there */
-	uint64_t parting;        /* private pages that are being copied there */
+	uint64_t leaving;   /* of the indexed ones: on their way to KV-RAM */
+	uint64_t arriving;  /* of the indexed ones: on their way from there */
+	uint64_t in_ram;    /* nodes with a copy there */
+	uint64_t parting;   /* private pages that are being copied there */
+	bool fronts_differ; /* of some that share pages, a window has taken some from one alone */
 	uint64_t in_ram_private; /* places there of private pages */
 	struct list ranked[2];   /* struct seq.in_rank: agents', interactive; by their serial */
 	/* What was to be given up for the budget could not go, or stayed as its copy failed: the
@@ -216,6 +223,12 @@ uint64_t pool_promisable(const struct pool *p);
 /* May a sequence with this ceiling be admitted now? Its own must fit the pool, all together the
  * pool and what live sequences may have in KV-RAM. 0, WAIT or NEVER. */
 int pool_may_admit(const struct pool *p, uint64_t ceiling);
+
+/* How much further than what is on the device a match must reach to be fetched. */
+static inline uint32_t pool_floor_tokens(const struct pool *p)
+{
+	return p->limits.ram_floor_auto ? floor_tokens(&p->floor) : p->limits.ram_floor_tokens;
+}
 
 static inline uint64_t pool_retained(const struct pool *p)
 {

@@ -12,7 +12,7 @@ static void drop_useless_in_ram(struct pool *p, uint32_t node)
 	const struct node *n;
 
 	for (n = &p->prefix.nodes[node];
-	     n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE && !node_is_kept_below(n) &&
+	     n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
 	     prefix_may_leave(&p->prefix, node, TIER_RAM);
 	     n = &p->prefix.nodes[node]) {
 		uint32_t above = n->parent;
@@ -24,25 +24,35 @@ static void drop_useless_in_ram(struct pool *p, uint32_t node)
 
 void pool_drop_useless(struct pool *p, uint32_t node)
 {
-	const struct node *n = &p->prefix.nodes[node];
+	bool goes = p->hybrid;
+	uint32_t above;
 
-	if (!p->hybrid || n->kind != NODE_TOKENS)
-		return;
-	/* Its node may go with that. */
-	drop_useless_in_ram(p, node);
-	if (n->kind != NODE_TOKENS || !prefix_may_leave(&p->prefix, node, TIER_DEVICE))
-		return;
-	pool_tell_evict(p, node);
-	if (node_is_kept_below(n) && p->below)
-		(void)pool_send_down(p, node);
-	else
-		pool_let_go(p, node);
+	/* What it stands on may have waited for it alone. */
+	for (; goes && p->prefix.nodes[node].kind == NODE_TOKENS; node = above) {
+		above = p->prefix.nodes[node].parent;
+		goes = prefix_may_leave(&p->prefix, node, TIER_DEVICE);
+		if (goes) {
+			pool_tell_evict(p, node);
+			if (node_is_kept_below(&p->prefix.nodes[node]) && p->below)
+				(void)pool_send_down(p, node);
+			else
+				pool_let_go(p, node);
+		}
+		drop_useless_in_ram(p, node);
+	}
 }
 
 static void keep(struct pool *p, uint32_t node, enum tier tier)
 {
-	while (prefix_keep(&p->prefix, node, tier))
+	bool again;
+
+	do {
+		/* A state that is computed again takes the page of one that is going down. */
+		if (tier == TIER_DEVICE)
+			pool_stay(p, node);
+		again = prefix_keep(&p->prefix, node, tier);
 		node = p->prefix.nodes[node].parent;
+	} while (again);
 }
 
 static void unkeep(struct pool *p, uint32_t node, enum tier tier)
@@ -391,8 +401,8 @@ uint32_t pool_plan_give_up(struct pool *p, uint32_t image)
 		if (--n->kept_in_ram)
 			break;
 		/* What is on its way stays, and what it stands on, whoever needs it. */
-		goes = goes && n->kind == NODE_TOKENS &&
-		       prefix_may_leave(&p->prefix, node, TIER_RAM);
+		goes =
+		    goes && n->kind == NODE_TOKENS && prefix_may_leave(&p->prefix, node, TIER_RAM);
 		if (goes) {
 			it->planned++;
 			p->prefix.nodes[n->parent].children_in[TIER_RAM]--;

@@ -250,6 +250,14 @@ int pool_fetch(struct pool *p, uint32_t node)
 	return 0;
 }
 
+/* Where the pages end that go with it because they could not be fetched either. */
+static uint32_t failed_above(const struct pool *p, uint32_t node)
+{
+	while (p->prefix.nodes[node].moves & NODE_FAILED)
+		node = p->prefix.nodes[node].parent;
+	return node;
+}
+
 void pool_came_up(struct pool *p, uint32_t node, int result)
 {
 	struct node *n = &p->prefix.nodes[node];
@@ -265,8 +273,12 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 		p->stats.restores_failed++;
 		n->moves |= NODE_FAILED;
 		retain_look(&p->retain, node);
-		if (pool_may_follow(p, node))
+		if (pool_may_follow(p, node)) {
+			uint32_t above = failed_above(p, node);
+
 			pool_evict(p, node);
+			pool_drop_useless(p, above);
+		}
 		pool_drop_useless(p, node);
 		pool_trim(p); /* what it stood on may go now */
 		return;

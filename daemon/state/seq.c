@@ -199,9 +199,10 @@ static void descend(struct seq *s, uint32_t node)
 static bool follow_other(struct seq *s, uint32_t node)
 {
 	struct pool *p = s->pool;
+	uint32_t cut = !p->hybrid; /* the copy of a published page in which it has been cut */
 
 	/* All that it keeps in use is on the device at once. */
-	if ((uint64_t)s->ceiling + s->surplus + 1 > p->limits.pages || pool_may_admit(p, 1))
+	if ((uint64_t)s->ceiling + s->surplus + 1 + cut > p->limits.pages || pool_may_admit(p, 1))
 		return false;
 	if (!pool_quota_allows(p, s->name_space, 1))
 		return false;
@@ -253,7 +254,10 @@ static void drop_window(struct seq *s)
 	if (n == 0)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
-		if (p->pages.page[s->table[i]].state == PAGE_PRIVATE)
+		const struct page *page = &p->pages.page[s->table[i]];
+
+		p->fronts_differ |= page->state == PAGE_PRIVATE && page->references > 1;
+		if (page->state == PAGE_PRIVATE)
 			pages_drop(&p->pages, s->table[i]);
 	}
 	s->n_pages -= n;

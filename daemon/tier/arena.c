@@ -299,6 +299,27 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 	return r;
 }
 
+void arena_explain(const struct arena_wish *wish, int result, char why[ARENA_NOTE_BYTES])
+{
+	uint64_t bytes = whole_frames(wish->bytes);
+
+	if (arena_check(wish, why))
+		return;
+	if (result == -ENOMEM && wish->require_huge)
+		snprintf(why, ARENA_NOTE_BYTES,
+			 "KV-RAM wants %" PRIu64 " bytes of huge pages, which were free and cannot "
+			 "be had: others take them, or the limit of a control group "
+			 "(hugetlb.*.max) or of a NUMA node is lower: start again, raise it, or "
+			 "lower kv_ram_bytes",
+			 bytes);
+	else
+		snprintf(why, ARENA_NOTE_BYTES,
+			 "KV-RAM wants %" PRIu64 " bytes in one file, and the kernel refuses it "
+			 "(%s): lower kv_ram_bytes, or raise what limits the address space, the "
+			 "descriptors or the memory of the daemon",
+			 bytes, strerror(-result));
+}
+
 static int make_memory(struct arena_whole *w, const struct arena_wish *wish)
 {
 	struct arena_memory_wish memory = {

@@ -95,6 +95,9 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES]);
  * call anything but arena_free. */
 int arena_new(const struct arena_wish *wish, struct executor *work, void (*changed)(void *context),
 	      void *context, struct arena **out);
+/* Why it failed, with this result, although arena_check had said that it could be had: others may
+ * have taken what was there, or something stands in the way that the check does not see. */
+void arena_explain(const struct arena_wish *wish, int result, char why[ARENA_NOTE_BYTES]);
 /* Asks for no more chunks: an arena that is still arriving becomes PARTIAL. true: no job of its own
  * is on its way; until then, reap and ask again. */
 bool arena_stop(struct arena *a);

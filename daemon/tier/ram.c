@@ -92,6 +92,28 @@ static struct ram_candidate victim_for(const struct ram_candidate *newcomer, uin
 				      : (struct ram_candidate){0};
 }
 
+enum refusal { /* why nothing makes room */
+	       REFUSED_BY_RANK,
+	       REFUSED_BY_QUOTA,
+	       REFUSED_BUSY, /* what could is in use, or on its way */
+};
+
+/* What must have a place waits for one. States are counted as a whole, by their pool. */
+static int refuse_place(struct ram_pool *rp, enum pool_need need, enum refusal why)
+{
+	struct pool_stats *s = &rp->pool->stats;
+
+	if (need >= POOL_NEED_HEAD)
+		return POOL_WAIT;
+	if (rp->pool->hybrid)
+		return POOL_NEVER;
+	s->ram_refused_quota += why == REFUSED_BY_QUOTA;
+	if (why == REFUSED_BY_RANK && !ram_weakest(rp, UINT64_MAX, RAM_THOSE_WITH_ROOM_HELP).pool)
+		why = REFUSED_BUSY;
+	s->ram_refused_busy += why == REFUSED_BUSY;
+	return POOL_NEVER;
+}
+
 static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum pool_need need,
 		     uint32_t *object)
 {
@@ -100,7 +122,7 @@ static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum poo
 	uint64_t bytes = ram_bytes_of(rp, newcomer->image) + RAM_KNOWN_BYTES;
 	int size = newcomer->image == IMAGE_NONE ? rp->size : rp->image_size;
 	bool must_have = need >= POOL_NEED_HEAD;
-	int not_now = must_have ? POOL_WAIT : POOL_NEVER;
+	enum refusal why = REFUSED_BY_RANK;
 
 	for (uint32_t i = 0; i < ram_victims_for(newcomer); i++) {
 		/* What is live is no retained room. */
@@ -112,7 +134,7 @@ static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum poo
 			return 0;
 		if (result == FRAMES_SPREAD && !r->relocation_fails) {
 			ram_relocate(rp, size);
-			return r->n_plan ? POOL_WAIT : not_now;
+			return r->n_plan ? POOL_WAIT : refuse_place(rp, need, REFUSED_BUSY);
 		}
 		/* Moves fail: it may be that they do no longer; nobody waits for that. */
 		if (result == FRAMES_SPREAD)
@@ -122,11 +144,15 @@ static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum poo
 		else if (must_have)
 			victim = ram_weakest(rp, 1ull << ns, RAM_OWN_HELP);
 		ram_tell_displaced(newcomer, need, &victim, false);
+		if (over)
+			why = REFUSED_BY_QUOTA;
+		else if (result == FRAMES_SPREAD)
+			why = REFUSED_BUSY;
 		if (!victim.pool)
-			return not_now;
+			return refuse_place(rp, need, why);
 		ram_give_up(&victim);
 	}
-	return not_now;
+	return refuse_place(rp, need, why);
 }
 
 static int ram_take(void *context, uint32_t node, enum pool_need need, uint32_t *place)

@@ -30,7 +30,9 @@
 #define RAM_JOB_BYTES  (1u << 20) /* unless one page is more */
 #define RAM_JOB_MOVES  64
 #define RAM_PIECES_MAX RAM_JOB_MOVES /* of one page: it goes in one job */
-#define RAM_VICTIMS    64            /* pages given up for one, at most */
+/* Pages given up for one, at most: where all are small, so many make room for the largest slab of
+ * large ones. They go once a slab, and some milliseconds are a slab's worth of copies. */
+#define RAM_VICTIMS 4096
 
 /* What is kept to know an object by: its record, and what its pool keeps of its node. */
 #define RAM_KNOWN_BYTES (4096 + 768)
@@ -69,8 +71,10 @@ struct ram_queue { /* pages on their way in one direction, a ring in the order a
 
 struct ram_spills { /* images on their way from their slots to the arena, one after another */
 	struct list waiting; /* struct image.in_queue */
-	uint32_t image;      /* the one that is being copied; IMAGE_NONE */
-	uint64_t done;       /* bytes of it */
+	uint32_t told, asked;
+	uint32_t image; /* the one that is being copied; IMAGE_NONE */
+	uint64_t done;  /* bytes of it */
+	uint64_t busy_ns;
 	struct device_job job;
 	struct device_move moves[RAM_JOB_MOVES];
 };
@@ -157,13 +161,13 @@ void ram_kick(struct ram *r);
 static inline bool ram_pool_is_quiet(const struct ram_pool *rp)
 {
 	return !rp->ram || (rp->in_flight == 0 && rp->down.told == rp->down.asked &&
-			    rp->up.told == rp->up.asked && rp->ram->n_plan == 0 &&
-			    rp->spills.image == IMAGE_NONE && list_is_empty(&rp->spills.waiting));
+			    rp->up.told == rp->up.asked && rp->spills.told == rp->spills.asked &&
+			    rp->ram->n_plan == 0);
 }
 
 /* What moves now: once it has passed, all of it has landed, whatever moves then. */
 struct ram_marks {
-	uint32_t down, up; /* places in the queues */
+	uint32_t down, up, images; /* places in the queues */
 	bool relocating;
 	uint64_t relocated; /* or failed to be */
 };
@@ -184,9 +188,10 @@ static inline uint64_t ram_bytes_of(const struct ram_pool *rp, uint32_t image)
 /* ---- images of retained states, in ram_image.c ---- */
 
 /* One that lies in the arena is copied from, or to: its pieces, in the order of its bytes, stay
- * where they are until the end. A capture: it is there then, if the copy was good. */
+ * where they are until the end. A capture: it is there then, if the copy was good. busy_ns: of the
+ * device for the copy. */
 void ram_image_begin(struct ram_pool *rp, uint32_t image, bool capture);
-void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good);
+void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good, uint64_t busy_ns);
 uint32_t ram_image_pieces(const struct ram_pool *rp, uint32_t place);
 struct frames_piece ram_image_piece(const struct ram_pool *rp, uint32_t place, uint32_t i);
 

@@ -55,8 +55,12 @@ void ram_image_begin(struct ram_pool *rp, uint32_t image, bool capture)
 	frames_pin(rp->ram->arena->frames, rp->pool->images.image[image].place);
 }
 
-void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good)
+void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good, uint64_t busy_ns)
 {
+	struct ram_queue *way = capture ? &rp->down : &rp->up;
+
+	way->bytes += good ? rp->image_bytes : 0;
+	way->busy_ns += busy_ns;
 	frames_unpin(rp->ram->arena->frames, place);
 	if (capture && good)
 		record_set_state(arena_header(rp->ram->arena, place), RECORD_VALID);
@@ -82,6 +86,7 @@ void ram_spill(void *context, uint32_t image)
 	must(it->spilling && it->slot != SLOT_NONE && it->place != COPY_NONE);
 	ram_image_begin(rp, image, true);
 	list_append(&rp->spills.waiting, &it->in_queue);
+	rp->spills.asked++;
 }
 
 /* The next bytes of the image; false: there are none. */
@@ -119,16 +124,15 @@ static void spill_done(struct job *job)
 	uint32_t image = s->image;
 	int result = failpoint(ram_spill) ? -EIO : job->result;
 
-	rp->down.busy_ns += s->job.busy_ns;
-	s->job.busy_ns = 0;
+	s->busy_ns += s->job.busy_ns;
 	if (result == 0 && next_window(rp)) {
 		rp->device->submit(rp->device, &s->job);
 		return;
 	}
 	rp->in_flight--;
-	rp->down.bytes += result ? 0 : rp->image_bytes;
 	s->image = IMAGE_NONE;
-	ram_image_end(rp, rp->pool->images.image[image].place, true, result == 0);
+	s->told++;
+	ram_image_end(rp, rp->pool->images.image[image].place, true, result == 0, s->busy_ns);
 	pool_spilled(rp->pool, image, result);
 	rp->moved(rp->context);
 }
@@ -143,6 +147,7 @@ void ram_spill_kick(struct ram_pool *rp)
 	list_remove(first);
 	s->image = (uint32_t)(list_entry(first, struct image, in_queue) - rp->pool->images.image);
 	s->done = 0;
+	s->busy_ns = 0;
 	s->job = (struct device_job){.job.done = spill_done,
 				     .op = DEVICE_MOVE,
 				     .memory = rp->memory,

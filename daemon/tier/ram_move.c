@@ -81,6 +81,10 @@ void ram_down(void *context, uint32_t node)
 	struct ram_pool *rp = context;
 
 	describe(rp, node);
+	if (!protection(headers_wait_for_copies))
+		record_set_state(
+		    arena_header(rp->ram->arena, rp->pool->prefix.nodes[node].copies[TIER_RAM]),
+		    RECORD_VALID);
 	ask(rp, false, item_of(rp, node));
 }
 
@@ -278,7 +282,8 @@ void ram_kick(struct ram *r)
 struct ram_marks ram_pool_mark(const struct ram_pool *rp)
 {
 	const struct ram *r = rp->ram;
-	struct ram_marks m = {.down = rp->down.asked, .up = rp->up.asked};
+	struct ram_marks m = {
+	    .down = rp->down.asked, .up = rp->up.asked, .images = rp->spills.asked};
 
 	if (r && r->n_plan) {
 		m.relocating = true;
@@ -292,6 +297,7 @@ bool ram_pool_has_passed(const struct ram_pool *rp, struct ram_marks m)
 	const struct ram *r = rp->ram;
 
 	return (int32_t)(rp->down.told - m.down) >= 0 && (int32_t)(rp->up.told - m.up) >= 0 &&
+	       (int32_t)(rp->spills.told - m.images) >= 0 &&
 	       (!m.relocating || r->relocated + r->relocations_failed != m.relocated);
 }
 

@@ -74,17 +74,48 @@ static void consider(const struct ram *r, struct ram_candidate *best, struct ram
 		*best = c;
 }
 
-/* Are the pages of another pool of use for one of rp's? Those of other sizes only if enough of them
- * are in one slab's reach; an image frees frames of its own. */
+/* Objects in KV-RAM of a size, of all pools. */
+static uint64_t objects_of_size(const struct ram *r, int size)
+{
+	uint64_t n = 0;
+
+	list_for_each(link, following, (struct list *)(uintptr_t)&r->pools)
+	{
+		const struct ram_pool *rp = list_entry(link, struct ram_pool, in_ram);
+
+		n += rp->size == size ? rp->pool->in_ram + rp->pool->in_ram_private : 0;
+		n += rp->image_size == size ? rp->pool->images.in_ram : 0;
+	}
+	return n;
+}
+
+static uint32_t at_most(uint64_t n, uint32_t most)
+{
+	return n < most ? (uint32_t)n : most;
+}
+
+/* Other pools' objects are of other sizes: would there be a frame, or what slab it takes, if as
+ * many of such sizes went as may go for one? */
+static bool would_make_room(const struct ram_pool *rp, const struct ram_pool *other)
+{
+	const struct ram *r = rp->ram;
+	uint32_t given[FRAMES_SIZES_MAX] = {0};
+
+	if (rp->size == other->size)
+		return true;
+	given[other->size] = at_most(objects_of_size(r, other->size), RAM_VICTIMS);
+	if (other->image_bytes)
+		given[other->image_size] =
+		    at_most(objects_of_size(r, other->image_size), RAM_VICTIMS);
+	return frames_would_fit_without(r->arena->frames, rp->size, given);
+}
+
+/* Are the places of another pool of use for one of rp's? */
 static bool helps(const struct ram_pool *rp, const struct ram_pool *other, enum ram_help help)
 {
 	if (help == RAM_ALL_HELP || rp == other)
 		return !other->planned_all;
-	if (help == RAM_OWN_HELP)
-		return false;
-	return rp->size == other->size ||
-	       frames_would_fit(rp->ram->arena->frames, rp->size,
-				RAM_VICTIMS * other->page_bytes + other->image_bytes);
+	return help == RAM_THOSE_WITH_ROOM_HELP && would_make_room(rp, other);
 }
 
 struct ram_candidate ram_weakest(const struct ram_pool *rp, uint64_t namespaces, enum ram_help help)
@@ -178,11 +209,6 @@ static void begin(const struct ram *r, struct plan *plan)
 {
 	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++)
 		plan->used_bytes[ns] = r->shares[ns].used_bytes;
-}
-
-static uint64_t at_most(uint64_t n, uint64_t most)
-{
-	return n < most ? n : most;
 }
 
 /* What a pool of pages that stand alone could give, without looking at each. */

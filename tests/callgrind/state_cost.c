@@ -115,7 +115,7 @@ static struct below {
 	uint32_t *coming, n_coming; /* nodes, in the order asked for */
 } below;
 
-static int take_place(void *context, uint32_t node, enum pool_need needed, uint32_t *place)
+static int take_place(void *context, uint32_t node, enum pool_need need, uint32_t *place)
 {
 	struct retain_rank rank;
 
@@ -124,8 +124,8 @@ static int take_place(void *context, uint32_t node, enum pool_need needed, uint3
 		uint32_t victim = retain_next(&pool.retain, TIER_RAM, UINT64_MAX, &rank);
 
 		if (victim == NODE_NONE ||
-		    (!needed && !retain_ranks_below(rank, retain_rank(&pool.retain, node))))
-			return needed ? POOL_WAIT : POOL_NEVER;
+		    (!need && !retain_ranks_below(rank, retain_rank(&pool.retain, node))))
+			return need ? POOL_WAIT : POOL_NEVER;
 		pool_give_up_ram(&pool, victim);
 	}
 	*place = below.free[--below.n_free];
@@ -239,6 +239,8 @@ static void make_pool(uint32_t objects, enum retain_policy order, uint32_t place
 				     .page_tokens = PAGE_TOKENS,
 				     .max_sequence_tokens = 1u << 20,
 				     .nodes = objects + 4096,
+				     .ram_pages = places,
+				     .name_spaces = 1,
 				     .prefix_budget = pages,
 				     .order = order};
 

@@ -57,11 +57,13 @@ static int setup(void **state)
 
 static int setup_ram(void **state, const char *failpoint)
 {
+	struct engine_model m = ENGINE_SMALL(POOL);
+
 	d = (struct daemon){.program = "tests/hostile/kvhostd_test", .environment = failpoint};
 	daemon_make(&d, with_ram);
 	daemon_begin(&d);
 	(void)state;
-	return engine_start(&e, d.socket, &(struct engine_model)ENGINE_SMALL(POOL));
+	return engine_start(&e, d.socket, &m);
 }
 
 /* The second fetch breaks off: its sixth page is the 22nd that is fetched. */

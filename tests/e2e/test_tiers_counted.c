@@ -25,17 +25,19 @@
 	"{\"name\": \"" name "\", \"pool_pages\": 64, \"kv_page_size\": 16,"                       \
 	" \"max_sequence_length\": 272, \"enable_prefix_caching\": true,"                          \
 	" \"max_prefix_cache_pages\": 20, \"ram_floor_tokens\": 0, \"retained_order\": \"lru\"}"
-#define NAMESPACE(name)                                                                            \
+#define NAMESPACE(name, more)                                                                      \
 	"{\"name\": \"" name "\", \"uids\": [%u], \"managed_prefix_cache_salt\": \"" name "\", "   \
-	"\"rights\": [\"attach\", \"admin\"]}"
+	"\"rights\": [\"attach\", \"admin\"]" more "}"
+#define CONFIG(bytes, more)                                                                        \
+	"{\"kv_ram_bytes\": \"" bytes                                                              \
+	"\", \"kv_ram_lock\": false, \"pools\": [" POOL("main") ", " POOL(                         \
+	    "other") "], \"namespaces\": [" NAMESPACE("a", more) ", " NAMESPACE("b", "") "]}\n"
 
 /* Four frames: room for 128 pages of 64 KiB. */
-static const char scarce[] =
-    "{\"kv_ram_bytes\": \"10MiB\", \"kv_ram_lock\": false, \"pools\": [" POOL("main") ", " POOL(
-	"other") "], \"namespaces\": [" NAMESPACE("a") ", " NAMESPACE("b") "]}\n";
-static const char ample[] =
-    "{\"kv_ram_bytes\": \"320MiB\", \"kv_ram_lock\": false, \"pools\": [" POOL("main") ", " POOL(
-	"other") "], \"namespaces\": [" NAMESPACE("a") ", " NAMESPACE("b") "]}\n";
+static const char scarce[] = CONFIG("10MiB", "");
+/* The same, and what `a` has there goes for nobody else. */
+static const char sure[] = CONFIG("10MiB", ", \"guaranteed_kv_ram_bytes\": \"5MiB\"");
+static const char ample[] = CONFIG("320MiB", "");
 
 static const struct engine_model small = {.pool = "main", /* 64 KiB a page */
 					  .n_layers = 4,
@@ -150,6 +152,31 @@ static void what_ranks_below_all_of_ram_is_refused(void **state)
 	assert_true(counter("main", "pool_discards") > 0);
 }
 
+/* Prompts of one page each follow faster than what leaves for them is copied. */
+static bool is_refused_as_all_moves(void *context)
+{
+	static uint32_t number = 2000;
+	uint32_t tokens[PAGE + 1];
+
+	(void)context;
+	for (int i = 0; i < 40; i++) {
+		engine_tokens(tokens, PAGE + 1, 0, number++);
+		assert_int_equal(engine_serve(&a, tokens, PAGE + 1, NULL), 0);
+	}
+	return counter("main", "ram_refused_busy") > 0;
+}
+
+static void what_finds_all_of_ram_on_its_way_is_refused_for_that(void **state)
+{
+	(void)state;
+	start(scarce);
+	join(&a, "a", &huge);
+	assert_true(await(is_refused_as_all_moves, NULL, LONG_MS));
+	expect_rest();
+	assert_true(counter("main", "ram_refused") >= counter("main", "ram_refused_busy"));
+	assert_int_equal(counter("main", "ram_refused_quota"), 0);
+}
+
 /* ---- wanted back ---- */
 
 /* Two prompts, the first of which has just begun to leave. */
@@ -217,7 +244,7 @@ static void make_holes(void)
 {
 	join(&a, "a", &small);
 	join(&b, "b", &small);
-	join(&other, "a", &large);
+	join(&other, "b", &large);
 	for (uint32_t i = 0; i < 4; i++) {
 		(void)serve(&a, i);
 		(void)serve(&b, i);
@@ -239,7 +266,7 @@ static bool has_a_large_page(void *context)
 static void pages_are_moved_aside_for_a_larger_one(void **state)
 {
 	(void)state;
-	start(scarce);
+	start(sure);
 	make_holes();
 	assert_true(await(has_a_large_page, NULL, LONG_MS));
 	assert_true(daemon_counter(&d, "kv_ram_pages_relocated") > 0);
@@ -260,7 +287,7 @@ static void what_cannot_be_moved_aside_stays_where_it_is(void **state)
 	(void)state;
 	d.program = "tests/hostile/kvhostd_test";
 	d.environment = "KVHOST_TEST_FAILPOINT=ram_relocation:0:3";
-	start(scarce);
+	start(sure);
 	make_holes();
 	assert_true(await(has_failed_to_relocate, NULL, LONG_MS));
 	for (uint32_t i = 0; i < 4; i++)
@@ -296,6 +323,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(what_ranks_below_all_of_ram_is_refused),
+	    TEST(what_finds_all_of_ram_on_its_way_is_refused_for_that),
 	    TEST(what_is_wanted_back_while_it_leaves_stays),
 	    TEST(pages_are_moved_aside_for_a_larger_one),
 	    TEST(what_cannot_be_moved_aside_stays_where_it_is),

@@ -126,7 +126,7 @@ static void between_steps(struct sim_client *c, struct sim_view *v)
 		ask_close(c, v);
 	else if (c->hybrid)
 		between_hybrid_steps(c, v);
-	else if (w->spill.on && chance(w, 25))
+	else if (w->spill.on && chance(w, w->live ? 3 : 25))
 		ask_close(c, v);
 	else if (chance(w, 1))
 		ask_image_read(c, v);
@@ -164,6 +164,8 @@ static bool wants_more(struct sim_client *c)
 
 	if (c->hybrid && !w->spill.on)
 		return count_views(c) < 2 || chance(w, 10);
+	if (w->live)
+		room *= 6; /* so many that some have to make room for others */
 	for (uint32_t i = 0; i < w->n_clients; i++)
 		n += count_views(&w->clients[i]);
 	if (c->hybrid && p->lanes < room)
@@ -334,6 +336,7 @@ void driver_event(struct sim *w)
 		sim_turn(w);
 	for (uint32_t i = 0; i < w->moves; i++)
 		move(w);
-	if (w->quiet || kind >= 990)
+	/* Who waits for pages must have been told when there are some. */
+	if (w->quiet || kind >= 990 || (w->live && chance(w, 8)))
 		sim_rest(w);
 }

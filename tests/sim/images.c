@@ -303,8 +303,8 @@ void took_checkpoint(struct sim_op *o, const struct completion *reply)
 	const struct sim_view *v = o->view;
 	struct sim *w = o->client->sim;
 	const struct config_pool *k = &w->config.pools[0];
-	bool off = v->no_reuse || !k->enable_prefix_caching ||
-		   (k->retained_slots == 0 && !spill_pool(w));
+	bool off =
+	    v->no_reuse || !k->enable_prefix_caching || (k->retained_slots == 0 && !spill_pool(w));
 	bool is_short = v->committed == 0 || v->committed < k->min_capture_tokens;
 	uint64_t what = reply->value0;
 	bool kept = what == PAYLOAD_CAPTURE_MADE || what == PAYLOAD_CAPTURE_EXISTS;
@@ -320,7 +320,8 @@ void took_checkpoint(struct sim_op *o, const struct completion *reply)
 	sim_check(w, !kept || !text_is_inside_image(&v->text, v->committed, v->committed),
 		  "a state is captured at %u, inside an image", v->committed);
 	sim_check(w,
-		  !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT || w->spill.down_failed > o->failed_before ||
+		  !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT ||
+		      w->spill.down_failed > o->failed_before ||
 		      (k->retained_slots == 0 && w->spill.states_refused > o->refused_before),
 		  "no slot for a capture, and nothing else happens");
 	w->captures += what == PAYLOAD_CAPTURE_MADE;

@@ -32,7 +32,9 @@ bool model_is_quiet(struct sim *w, const struct sim_view *v)
 		if (others > 1 || (c->session && !c->live))
 			return false;
 	}
-	return w->quiet && list_is_empty(&w->core.closing) && list_is_empty(&w->core.dying) &&
+	/* Who waits for pages takes them before an open gets what it has found below. */
+	return w->quiet && list_is_empty(&sim_core_pool(w)->starving) &&
+	       list_is_empty(&w->core.closing) && list_is_empty(&w->core.dying) &&
 	       sim_executor_is_idle(&w->copies) && spill_is_calm(w) && !sim_pool(w)->trim_is_due;
 }
 

@@ -73,13 +73,11 @@ static void fill_prompt(struct sim_op *o, struct sim_text *t, uint32_t n, bool o
 	o->n = n;
 	o->exact = model_is_quiet(w, NULL);
 	text_chain(t, c->name_space, n, chain);
-	o->expected = model_match(w,
-				  &(struct sim_prompt){.name_space = c->name_space,
-						       .text = t,
-						       .chain = chain,
-						       .n = n,
-						       .max_cached = cap},
-				  off, &o->states);
+	o->expected = model_match(
+	    w,
+	    &(struct sim_prompt){
+		.name_space = c->name_space, .text = t, .chain = chain, .n = n, .max_cached = cap},
+	    off, &o->states);
 	o->failed_before = w->spill.n_failed;
 	o->bound = cap;
 	if (chance(w, 50))

@@ -83,8 +83,8 @@ struct sim_op {
 	struct sim_reuse expected;
 	struct sim_states states; /* of a hybrid pool: that it could go on from */
 	uint32_t bound;
-	uint64_t failed_before;  /* what could not be fetched; of a capture: copied down */
-	uint64_t refused_before; /* of a capture: states that found no place in KV-RAM */
+	uint64_t failed_before;         /* what could not be fetched; of a capture: copied down */
+	uint64_t refused_before;        /* of a capture: states that found no place in KV-RAM */
 	uint32_t first, n, side, layer; /* of rows, of a commit */
 	struct sim_op *items[4];
 	uint32_t n_items;
@@ -148,10 +148,10 @@ struct sim {
 	struct sim_drops drop_watch;
 	struct sim_client clients[SIM_CLIENTS];
 	uint32_t n_clients;
-	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, somebody_waits;
+	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, live, somebody_waits;
 	uint32_t state_bytes; /* of the section that a step replaces */
-	uint32_t work_rate; /* of 100: how often an executor runs a job */
-	uint32_t moves;     /* after each event: how fast things go on */
+	uint32_t work_rate;   /* of 100: how often an executor runs a job */
+	uint32_t moves;       /* after each event: how fast things go on */
 	bool core_sleeps, slept;
 	bool busy; /* the last turn of the core had something to do */
 	uint64_t sleep_until_ns;

@@ -61,6 +61,9 @@ void spill_draw(struct sim *w)
 
 	if (!s->on)
 		return;
+	p->live_in_ram = w->live;
+	if (w->live && chance(w, 70))
+		objects += OBJECTS_MOST;
 	if (w->hybrid)
 		draw_images(w);
 	if (w->hybrid && chance(w, 60))
@@ -72,7 +75,7 @@ void spill_draw(struct sim *w)
 	s->down_fails = fails[below(w, 8)];
 	/* What is live is not given up for that: whoever waits for its pages waits until its
 	 * deadline. */
-	s->bad_from = !p->live_in_ram && chance(w, 15) ? below(w, w->options.events) : UINT32_MAX;
+	s->bad_from = !w->live && chance(w, 15) ? below(w, w->options.events) : UINT32_MAX;
 	s->up_fails = fails[below(w, 8)];
 	s->hangs = chance(w, 15) ? 1 + below(w, 3) : 0;
 	if (chance(w, 35))
@@ -81,7 +84,7 @@ void spill_draw(struct sim *w)
 
 static void changed(void *context)
 {
-	(void)context;
+	core_ram_arrived(&((struct sim *)context)->core);
 }
 
 static bool run(void *context, struct job *job, int result);
@@ -120,9 +123,16 @@ void spill_end(struct sim *w)
 	arena_free(&w->spill.arena);
 }
 
-void spill_tell(const struct sim *w)
+void spill_tell(struct sim *w)
 {
 	const struct sim_spill *s = &w->spill;
+	const struct pool *p = sim_pool(w);
+
+	if (p)
+		sim_trace(w, "of live sequences: %llu pages gave room, %llu came back, %llu lost",
+			  (unsigned long long)p->stats.parked_pages,
+			  (unsigned long long)p->stats.returned_pages,
+			  (unsigned long long)p->stats.lost_sequences);
 
 	sim_trace(w,
 		  "of KV-RAM: %llu pages down, %llu up, %llu and %llu failed, %llu displaced, "
@@ -271,7 +281,8 @@ static void note_lost(struct sim *w, const struct device_move *m)
 {
 	struct sim_failed *f = &w->spill.failed[w->spill.n_failed++ % SPILL_FAILED];
 	uint32_t object = spill_object(w, m->from_offset);
-	const struct ram_object *o = &spill_pool(w)->ram->objects[object == OBJECT_NONE ? 0 : object];
+	const struct ram_object *o =
+	    &spill_pool(w)->ram->objects[object == OBJECT_NONE ? 0 : object];
 
 	*f = (struct sim_failed){.image = spill_is_of_image(w, m)};
 	if (object == OBJECT_NONE || o->node == NODE_NONE)

@@ -34,10 +34,10 @@ struct sim_failed { /* what could not be fetched: the stamp of its last row */
 struct sim_spill {
 	bool on;
 	struct arena *arena;
-	uint32_t down_fails, up_fails; /* of 1000 pages that are copied */
-	uint32_t bad_from;             /* event from which on none can be copied down */
-	uint32_t hangs;                /* copies that nobody may yet be told of */
-	bool good[SPILL_PLACES];       /* it was filled, and could be read so far */
+	uint32_t down_fails, up_fails;          /* of 1000 pages that are copied */
+	uint32_t bad_from;                      /* event from which on none can be copied down */
+	uint32_t hangs;                         /* copies that nobody may yet be told of */
+	bool good[SPILL_PLACES];                /* it was filled, and could be read so far */
 	struct sim_failed failed[SPILL_FAILED]; /* a ring */
 	uint64_t n_failed;
 	uint32_t newcomer; /* state that room was planned for last */
@@ -51,7 +51,7 @@ void spill_begin(struct sim *w); /* the arena; it arrives when the work executor
 void spill_stop(struct sim *w);  /* all has left it, and no job of its own is on its way */
 void spill_end(struct sim *w);   /* after the core */
 
-void spill_tell(const struct sim *w);
+void spill_tell(struct sim *w);
 
 /* Nobody waits in vain for a copy. */
 bool spill_is_calm(const struct sim *w);

@@ -228,7 +228,8 @@ void spill_state_displaced(struct sim *w, const struct ram_candidate *newcomer,
 	struct wish wish;
 	uint32_t first, next;
 
-	sim_check(w, planned || spill_pool(w)->ram->relocation_fails, "room was planned for a state, and its %s finds none",
+	sim_check(w, planned || spill_pool(w)->ram->relocation_fails,
+		  "room was planned for a state, and its %s finds none",
 		  newcomer->image == IMAGE_NONE ? "page" : "image");
 	sim_check(w, p->images.n_images <= STATES_MOST && p->prefix.fresh <= DROPS_NODES,
 		  "more states or nodes than the test remembers");

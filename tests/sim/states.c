@@ -209,7 +209,7 @@ struct sim_reuse states_match(struct sim *w, const struct sim_prompt *p, struct 
 	else if (r.tokens < most && known == 0 && r.tokens == 0)
 		r.miss = PAYLOAD_MISS_NO_MATCH;
 	else if (r.tokens < most)
-		r.miss = known < most / SIM_PAGE_TOKENS && r.tokens == known * SIM_PAGE_TOKENS
+		r.miss = known < most / SIM_PAGE_TOKENS && r.tokens >= known * SIM_PAGE_TOKENS
 			     ? PAYLOAD_MISS_DIVERGED
 			     : PAYLOAD_MISS_GONE;
 	return r;

@@ -129,11 +129,12 @@ static void check_kept(struct sim *w)
 		sim_check(w, n->kept_in_ram == kept[TIER_RAM][i],
 			  "a node is kept in KV-RAM by %u, counted are %u", kept[TIER_RAM][i],
 			  n->kept_in_ram);
-		sim_check(w, !n->kept || n->kind == NODE_ROOT || n->copies[TIER_DEVICE] != COPY_NONE,
-			  "a page that a state keeps on the device is not there");
 		sim_check(w,
-			  !n->kept_in_ram || n->kind == NODE_ROOT || n->copies[TIER_RAM] != COPY_NONE,
-			  "a page that a state keeps in KV-RAM is not there");
+			  !n->kept || n->kind == NODE_ROOT || n->copies[TIER_DEVICE] != COPY_NONE,
+			  "a page that a state keeps on the device is not there");
+		sim_check(
+		    w, !n->kept_in_ram || n->kind == NODE_ROOT || n->copies[TIER_RAM] != COPY_NONE,
+		    "a page that a state keeps in KV-RAM is not there");
 	}
 }
 
@@ -224,12 +225,11 @@ static void check_image(struct sim *w, const struct image *it)
 	sim_check(w, it->place == COPY_NONE || it->spilling || spill_is_whole(w, it->place),
 		  "an image in KV-RAM is found, and its bytes are not there");
 	for (uint32_t i = 0; i < SIM_STATE_WORDS; i++)
-		sim_check(w,
-			  states_word(w, it, i) ==
-			      images_word(chain[tokens - 1], it->name_space, i),
-			  "%s: word %u of the image of %u tokens is %016llx, not %016llx", where, i,
-			  tokens, (unsigned long long)states_word(w, it, i),
-			  (unsigned long long)images_word(chain[tokens - 1], it->name_space, i));
+		sim_check(
+		    w, states_word(w, it, i) == images_word(chain[tokens - 1], it->name_space, i),
+		    "%s: word %u of the image of %u tokens is %016llx, not %016llx", where, i,
+		    tokens, (unsigned long long)states_word(w, it, i),
+		    (unsigned long long)images_word(chain[tokens - 1], it->name_space, i));
 	memcpy(ring, states_bytes(w, it, sim_core_pool(w)->layout.state_stride), sizeof(ring));
 	for (uint32_t at = from; at < tokens; at++)
 		sim_check(w, ring[at % SIM_RING] == images_entry(chain[at], it->name_space),
@@ -287,15 +287,14 @@ void states_check_rest(struct sim *w)
 	for (uint32_t i = 0; spill_is_calm(w) && i < s->n_images; i++) {
 		const struct image *it = &s->image[i];
 
-		sim_check(w,
-			  !image_is_busy(it) &&
-			      (it->state == IMAGE_FREE || it->state == IMAGE_VALID),
-			  "state %u is copied by nobody and still claimed", i);
+		sim_check(
+		    w, !image_is_busy(it) && (it->state == IMAGE_FREE || it->state == IMAGE_VALID),
+		    "state %u is copied by nobody and still claimed", i);
 		sim_check(w, it->state == IMAGE_FREE || it->slot == SLOT_NONE || it->on_device,
 			  "state %u keeps its slot and has left the device", i);
-		sim_check(w,
-			  it->state == IMAGE_FREE || it->slot == SLOT_NONE || it->place == COPY_NONE,
-			  "the image of state %u has two places", i);
+		sim_check(
+		    w, it->state == IMAGE_FREE || it->slot == SLOT_NONE || it->place == COPY_NONE,
+		    "the image of state %u has two places", i);
 	}
 }
 

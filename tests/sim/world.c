@@ -203,6 +203,10 @@ static void draw_world(struct sim *w)
 	w->hybrid = chance(w, 45);
 	w->rules = chance(w, 35);
 	w->spill.on = chance(w, w->hybrid ? 65 : 80);
+	/* Of every third one the live sequences move. */
+	w->live = w->options.seed % 3 == 0;
+	w->hybrid &= !w->live;
+	w->spill.on |= w->live;
 	w->state_bytes = SIM_STATE_BYTES;
 	w->quiet |= w->spill.on && chance(w, 20);
 	w->work_rate = chance(w, w->spill.on ? 5 : 20) ? 2 : 10 + below(w, 90);

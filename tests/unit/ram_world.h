@@ -54,6 +54,8 @@ struct ram_world_limits {
 		uint64_t page_bytes;
 		uint32_t pages;
 		enum retain_policy order;
+		uint64_t image_bytes; /* of a hybrid pool, else 0 */
+		uint32_t slots;       /* retained ones */
 	} pool[RAM_WORLD_POOLS];
 };
 
@@ -94,5 +96,13 @@ uint32_t ram_world_below(struct ram_world *w, uint32_t pool, uint16_t name_space
 
 /* What a page is filled with. */
 void ram_world_fill(void *page, uint64_t bytes, uint64_t key);
+/* What an image at a node is filled with; and do so, where it lies, or will. */
+uint64_t ram_world_image_key(const struct ram_world_pool *p, uint32_t node);
+void ram_world_fill_image(struct ram_world *w, uint32_t pool, uint32_t image);
+/* Is it in its slot, or its place (COPY_NONE: the slot)? */
+bool ram_world_has_image(const struct ram_world *w, uint32_t pool, uint32_t node, uint32_t slot,
+			 uint32_t place);
+/* The page of a node gets its bytes. */
+void ram_world_fill_node(struct ram_world *w, uint32_t pool, uint32_t node);
 
 #endif

@@ -214,7 +214,7 @@ static void what_has_not_arrived_is_not_handed_out(void **state)
 
 static void no_more_objects_than_most_are_taken(void **state)
 {
-	uint32_t object;
+	uint32_t given[FRAMES_SIZES_MAX] = {0}, object;
 
 	(void)state;
 	world_deinit(&w);
@@ -222,15 +222,16 @@ static void no_more_objects_than_most_are_taken(void **state)
 	world_use_size(&w, SLAB_1);
 	world_arrive(&w, 64);
 	assert_int_equal(world_fill(&w, SLAB_1), 5);
-	assert_false(frames_would_fit(w.f, w.size[SLAB_1], 0));
-	assert_true(frames_would_fit(w.f, w.size[SLAB_1], 8 * CELL));
+	assert_false(frames_would_fit_without(w.f, w.size[SLAB_1], NULL));
+	given[w.size[SLAB_1]] = 1;
+	assert_true(frames_would_fit_without(w.f, w.size[SLAB_1], given));
 	world_give(&w, 3);
 	assert_int_equal(world_take(&w, SLAB_1, &object), 0);
 }
 
 /* ---- what would fit ---- */
 
-static void what_would_fit_is_told_for_objects_and_surely_for_bytes(void **state)
+static void what_would_fit_is_told_for_objects_that_are_given_back(void **state)
 {
 	uint32_t given[FRAMES_SIZES_MAX] = {0};
 	int slab_16 = w.size[SLAB_16], whole = w.size[WHOLE_1], slab_1 = w.size[SLAB_1];
@@ -246,13 +247,6 @@ static void what_would_fit_is_told_for_objects_and_surely_for_bytes(void **state
 	assert_true(frames_would_fit_without(w.f, slab_1, given));
 	given[slab_1] = 16;
 	assert_true(frames_would_fit_without(w.f, slab_16, given));
-
-	/* As bytes: 15 objects of a slab may go without a frame more. */
-	assert_false(frames_would_fit(w.f, whole, 0));
-	assert_false(frames_would_fit(w.f, whole, 15 * 8 * CELL));
-	assert_true(frames_would_fit(w.f, whole, 15 * 8 * CELL + 1));
-	assert_false(frames_would_fit(w.f, slab_16, 15 * 8 * CELL + 15 * FRAME_BYTES));
-	assert_true(frames_would_fit(w.f, slab_16, frames_sums(w.f).used_bytes));
 }
 
 /* ---- the check ---- */
@@ -311,7 +305,7 @@ int main(void)
 	    TEST(no_block_crosses_a_chunk),
 	    TEST(what_has_not_arrived_is_not_handed_out),
 	    TEST(no_more_objects_than_most_are_taken),
-	    TEST(what_would_fit_is_told_for_objects_and_surely_for_bytes),
+	    TEST(what_would_fit_is_told_for_objects_that_are_given_back),
 	    TEST(the_check_notices_what_does_not_hold),
 	};
 

@@ -136,6 +136,30 @@ static void without_spare_pages_a_second_equal_page_ends_publishing(void **state
 	assert_nothing_held(p);
 }
 
+/* As long as there is one page more than it was promised, for the copy that it goes on in. */
+static void a_text_cut_inside_its_last_page_goes_on_whatever_it_has_twice(void **state)
+{
+	for (uint32_t pages = 4; pages < 8; pages++) {
+		struct pool *p = *state;
+		struct match_wish wish = world_wish(text, 2 * PAGE);
+		struct seq *s;
+
+		world_deinit(p);
+		world_init(p, pages, pages);
+		s = world_open(p, text, 2 * PAGE, 2 * PAGE);
+		world_step(s, 2 * PAGE, NULL);
+		world_close(&s);
+		wish.max_cached_tokens = 0;
+		s = world_open_wish(p, &wish, 3 * PAGE, ALL);
+		world_step(s, 3 * PAGE, text);
+		world_truncate(s, 2 * PAGE + 3);
+		world_step(s, 3 * PAGE, text);
+		world_check(p);
+		world_close(&s);
+		assert_nothing_held(p);
+	}
+}
+
 static void what_the_index_has_no_room_for_is_served_and_not_published(void **state)
 {
 	struct pool *p = *state;
@@ -482,6 +506,7 @@ int main(void)
 	    TEST(publishing_goes_in_turns),
 	    TEST(of_equal_pages_the_second_stays_private_and_what_follows_joins_the_first),
 	    TEST(without_spare_pages_a_second_equal_page_ends_publishing),
+	    TEST(a_text_cut_inside_its_last_page_goes_on_whatever_it_has_twice),
 	    TEST(what_the_index_has_no_room_for_is_served_and_not_published),
 	    TEST(ids_that_nobody_told_end_publishing),
 	    TEST(a_fork_shares_all_pages_and_whoever_writes_first_gets_a_copy),
