@@ -63,6 +63,7 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 
 	*p = (struct pool){.limits = *limits,
 			   .retain = {.prefix = &p->prefix, .first_free = RUN_NONE}};
+	p->aside = NODE_NONE;
 	list_init(&p->members);
 	list_init(&p->ranked[0]);
 	list_init(&p->ranked[1]);
@@ -352,22 +353,35 @@ uint32_t pool_next_state(const struct pool *p)
 	return image_victim(&p->images, IMAGE_NONE);
 }
 
-/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
- * is nothing to give up; POOL_WAIT: not now. */
-static int give_up_one(struct pool *p, uint16_t name_space)
+/* The page that goes next, of one namespace (RETAIN_NAMESPACES: of all); or NODE_NONE. */
+static uint32_t victim_of(struct pool *p, uint16_t name_space)
 {
 	bool all = name_space == RETAIN_NAMESPACES;
 	struct retain_rank rank;
 	uint32_t victim;
 
+	do
+		victim = all ? next_victim(p)
+			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+	while (victim != NODE_NONE && pool_set_aside(p, victim));
+	return victim;
+}
+
+/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
+ * is nothing to give up; POOL_WAIT: not now. */
+static int give_up_one(struct pool *p, uint16_t name_space)
+{
+	uint32_t victim;
+
 	if (p->hybrid) {
-		victim = all ? pool_next_state(p) : image_victim(&p->images, name_space);
+		victim = name_space == RETAIN_NAMESPACES ? pool_next_state(p)
+							 : image_victim(&p->images, name_space);
 		if (victim == IMAGE_NONE)
 			return POOL_NEVER;
 		pool_give_up(p, victim);
 		return 0;
 	}
-	victim = all ? next_victim(p) : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+	victim = victim_of(p, name_space);
 	if (victim == NODE_NONE)
 		return POOL_NEVER;
 	tell_evict(p, victim);
@@ -391,16 +405,6 @@ bool pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
 	}
 	/* What leaves will have left; what arrives for nobody can be given up then. */
 	return pool_held(p, name_space) + n <= quota || share->leaving + share->arriving == 0;
-}
-
-bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages)
-{
-	const struct pool_share *share = &p->shares[name_space];
-	uint64_t taken = share->ceilings + share->surplus + p->pages.shares[name_space].quarantined;
-
-	if (!share->quota_pages || !protection(quotas_are_kept))
-		return true;
-	return taken <= share->quota_pages && pages <= share->quota_pages - taken;
 }
 
 /* A state whose pages are all in use frees none of them. */
@@ -448,9 +452,6 @@ static bool is_copied_down(const struct pool *p, uint32_t node)
 
 bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 {
-	bool all = name_space == RETAIN_NAMESPACES;
-	struct retain_rank rank;
-
 	if (!pool_drop_ram(p, name_space, budget))
 		return false;
 	for (; *budget; --*budget) {
@@ -461,8 +462,7 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 				return true;
 			continue;
 		}
-		victim = all ? next_victim(p)
-			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+		victim = victim_of(p, name_space);
 		if (victim == NODE_NONE)
 			return true;
 		if (p->prefix.nodes[victim].parked)
@@ -474,26 +474,6 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 			return true;
 	}
 	return false;
-}
-
-uint64_t pool_promisable(const struct pool *p)
-{
-	bool more = p->below && !p->hybrid && p->limits.live_in_ram;
-
-	return p->limits.pages + (more ? p->below->room(p->below->context) : 0);
-}
-
-int pool_may_admit(const struct pool *p, uint64_t ceiling)
-{
-	uint64_t taken = p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED];
-
-	if (ceiling > p->limits.pages)
-		return POOL_NEVER;
-	if (p->hybrid && p->images.lanes_free == 0)
-		return POOL_WAIT;
-	if (!protection(ceilings_are_kept))
-		return 0;
-	return taken + ceiling <= pool_promisable(p) ? 0 : POOL_WAIT;
 }
 
 static const char *check_sequences(const struct pool *p)
