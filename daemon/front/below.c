@@ -6,6 +6,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#define PAUSE_LEAST_NS (10 * NS_PER_MS)
+#define PAUSE_MOST_NS  (1 * NS_PER_S)
+
 /* What the configuration and the model say, before KV-RAM itself is asked. */
 static bool is_meant_to(const struct core_pool *p)
 {
@@ -47,9 +50,53 @@ uint32_t below_pages(const struct core_pool *p, uint64_t most)
 	return (uint32_t)(pages < most ? pages : most);
 }
 
+/* Copies down fail, one after another: the next one is some time off, and the one after that
+ * twice as long. */
+static void pause_copies(struct core_pool *p)
+{
+	struct core *c = p->core;
+
+	if (p->pause_ns == 0)
+		log_write(c->log, LOG_LEVEL_WARNING,
+			  "pool %s: copies to KV-RAM fail; live sequences make no room for others "
+			  "until they succeed again",
+			  p->config->name);
+	p->pause_ns = p->pause_ns == 0 ? PAUSE_LEAST_NS : 2 * p->pause_ns;
+	if (p->pause_ns > PAUSE_MOST_NS)
+		p->pause_ns = PAUSE_MOST_NS;
+	if (timers_arm(&c->timers, &p->resume, clock_now(&c->clock) + p->pause_ns))
+		pool_resume(&p->pool); /* no memory for the time: at once */
+}
+
+static void resume(struct timer *t)
+{
+	struct core_pool *p = list_entry(t, struct core_pool, resume);
+
+	pool_resume(&p->pool);
+	core_pool_settle(p);
+}
+
 static void moved(void *context)
 {
-	core_pool_settle(context);
+	struct core_pool *p = context;
+
+	if (p->pool.failures == 0)
+		p->pause_ns = 0;
+	if (p->pool.pauses && !timer_is_armed(&p->resume))
+		pause_copies(p);
+	core_pool_settle(p);
+}
+
+bool below_is_degraded(const struct core_pool *p)
+{
+	return p->pause_ns > 0;
+}
+
+void below_remove(struct core_pool *p)
+{
+	timers_disarm(&p->core->timers, &p->resume);
+	p->pause_ns = 0;
+	ram_pool_deinit(&p->ram);
 }
 
 /* Why it is not meant to have any. */
@@ -78,6 +125,7 @@ void below_put(struct core_pool *p)
 	int r = 0;
 
 	p->ram_note[0] = 0;
+	timer_init(&p->resume, resume);
 	if (!is_meant_to(p)) {
 		snprintf(p->ram_note, sizeof(p->ram_note), "%s", no_need(p));
 		return;

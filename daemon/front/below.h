@@ -22,5 +22,10 @@ void below_put(struct core_pool *p);
 
 /* It was to have it, and has it not. */
 bool below_is_missed(const struct core_pool *p);
+/* Copies to it fail. */
+bool below_is_degraded(const struct core_pool *p);
+
+/* Nothing of it is there any more. */
+void below_remove(struct core_pool *p);
 
 #endif

@@ -102,6 +102,8 @@ struct core_pool {
 	struct mover mover;
 	struct ram_pool ram; /* zeroed: no KV-RAM below it */
 	char ram_note[128];  /* why not; "" = it has, or is not made */
+	struct timer resume; /* armed while copies down of live pages pause */
+	uint64_t pause_ns;   /* how long, this time */
 	struct pool_counters *counters;
 	struct list attaching; /* requests that wait for it to be made */
 	struct list admission; /* opens and forks that wait for room, in rank order */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/front/below.h"
 #include "daemon/front/request.h"
 
 /* Requests that a session left behind when it detached. */
@@ -117,7 +118,7 @@ static void give_back(struct core_pool *p)
 				     .order = order_sums(p),
 				     .shadow_hits = p->pool.shadow.hits};
 	core_pool_publish(p);
-	ram_pool_deinit(&p->ram);
+	below_remove(p);
 	pool_deinit(&p->pool);
 	p->mover = (struct mover){0};
 	p->freeing = true;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/front/admin.h"
+#include "daemon/front/below.h"
 
 static json_t *number(uint64_t value)
 {
@@ -149,6 +150,8 @@ static json_t *ram_answer(const struct core_pool *p)
 {
 	if (!has_pages(p))
 		return json_null();
+	if (below_is_degraded(p))
+		return json_string("degraded: copies to it fail, and are tried again");
 	return p->ram_note[0] ? json_sprintf("no: %s", p->ram_note) : json_string("yes");
 }
 

@@ -13,6 +13,20 @@
 struct pool;
 struct seq;
 
+enum pool_outcome {
+	POOL_WAIT = 1, /* pages are on their way, or somebody else must end first */
+	POOL_NEVER,    /* it could never be */
+	POOL_STALE,    /* a handle or receipt that does not fit */
+	POOL_RANGE,    /* an argument out of its range */
+	POOL_STEP,     /* the step is poisoned or was ended */
+	POOL_BUSY,     /* not with a step open */
+	POOL_SLOT,     /* a receipt names a foreign slot */
+	POOL_MORE,     /* the budget of this turn is used up: call again */
+	POOL_QUOTA,    /* the namespace must end something of its own first */
+	POOL_FULL,     /* no page is free yet */
+	POOL_LOST,     /* its bytes are gone */
+};
+
 struct pool_rank { /* of who wants a page, or has some: interactive first, then the earlier one */
 	bool interactive;
 	uint64_t serial;

@@ -126,14 +126,22 @@ static void send_private(struct seq *s, struct seq_parked *k, uint32_t at)
 	}
 }
 
+static int take_place(const struct seq *s, uint32_t *place)
+{
+	const struct pool *p = s->pool;
+
+	if (p->pauses && protection(failing_copies_pause))
+		return POOL_WAIT;
+	return p->below->take_private(p->below->context, s->name_space, place);
+}
+
 /* Of a page that others have too this sequence gets a copy of its own. */
 static int part_with_page(struct seq *s, uint32_t at, uint32_t page)
 {
-	struct pool *p = s->pool;
 	struct seq_parked *k = &s->parked[at];
 	uint32_t place, node;
 	bool is_tail;
-	int r = p->below->take_private(p->below->context, s->name_space, &place);
+	int r = take_place(s, &place);
 
 	if (r)
 		return r;
@@ -151,13 +159,12 @@ static int part_with_page(struct seq *s, uint32_t at, uint32_t page)
 /* A copy down has failed, its page is still there: once more. */
 static int part_again(struct seq *s)
 {
-	struct pool *p = s->pool;
 	uint32_t at = s->asked;
 	int r;
 
 	while (s->parked[at].state != PARKED_HERE)
 		at++;
-	r = p->below->take_private(p->below->context, s->name_space, &s->parked[at].place);
+	r = take_place(s, &s->parked[at].place);
 	if (r)
 		return r;
 	s->stranded--;
@@ -463,6 +470,8 @@ void park_moved(struct pool *p, struct seq *s, bool up, uint32_t index, uint32_t
 {
 	struct seq_parked *k = s ? &s->parked[index] : NULL;
 
+	if (!up)
+		pool_note_copy(p, result);
 	if (!up && protection(private_pages_wait_for_their_copy))
 		p->parting--;
 	if (!k) {

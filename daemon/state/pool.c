@@ -64,6 +64,7 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 
 	*p = (struct pool){.limits = *limits,
 			   .retain = {.prefix = &p->prefix, .first_free = RUN_NONE}};
+	p->aside = NODE_NONE;
 	list_init(&p->members);
 	list_init(&p->ranked[0]);
 	list_init(&p->ranked[1]);
@@ -302,20 +303,33 @@ uint32_t pool_next_state(const struct pool *p, bool slotted)
 	return image_victim(&p->images, IMAGE_NONE, slotted);
 }
 
-/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
- * is nothing to give up; POOL_WAIT: not now. */
-static int give_up_one(struct pool *p, uint16_t name_space)
+/* The page that goes next, of one namespace (RETAIN_NAMESPACES: of all); or NODE_NONE. */
+static uint32_t victim_of(struct pool *p, uint16_t name_space)
 {
 	bool all = name_space == RETAIN_NAMESPACES;
 	struct retain_rank rank;
 	uint32_t victim;
 
+	do
+		victim = all ? next_victim(p)
+			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+	while (victim != NODE_NONE && pool_set_aside(p, victim));
+	return victim;
+}
+
+/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
+ * is nothing to give up; POOL_WAIT: not now. */
+static int give_up_one(struct pool *p, uint16_t name_space)
+{
+	uint32_t victim;
+
 	if (p->hybrid) {
-		victim =
-		    all ? pool_next_state(p, false) : image_victim(&p->images, name_space, false);
+		victim = name_space == RETAIN_NAMESPACES
+			     ? pool_next_state(p, false)
+			     : image_victim(&p->images, name_space, false);
 		return victim == IMAGE_NONE ? POOL_NEVER : pool_push_down(p, victim);
 	}
-	victim = all ? next_victim(p) : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+	victim = victim_of(p, name_space);
 	if (victim == NODE_NONE)
 		return POOL_NEVER;
 	pool_tell_evict(p, victim);
@@ -342,16 +356,6 @@ bool pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
 	return pool_held(p, name_space) + n <= quota ||
 	       (share->leaving + share->arriving == 0 &&
 		(!p->hybrid || share->indexed == share->live));
-}
-
-bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages)
-{
-	const struct pool_share *share = &p->shares[name_space];
-	uint64_t taken = share->ceilings + share->surplus + p->pages.shares[name_space].quarantined;
-
-	if (!share->quota_pages || !protection(quotas_are_kept))
-		return true;
-	return taken <= share->quota_pages && pages <= share->quota_pages - taken;
 }
 
 /* A state whose pages are all in use frees none of them. */
@@ -399,9 +403,6 @@ static bool is_copied_down(const struct pool *p, uint32_t node)
 
 bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 {
-	bool all = name_space == RETAIN_NAMESPACES;
-	struct retain_rank rank;
-
 	if (p->hybrid)
 		return pool_drop_states(p, name_space, budget);
 	if (!pool_drop_ram(p, name_space, budget))
@@ -409,8 +410,7 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 	for (; *budget; --*budget) {
 		uint32_t victim;
 
-		victim = all ? next_victim(p)
-			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+		victim = victim_of(p, name_space);
 		if (victim == NODE_NONE)
 			return true;
 		if (p->prefix.nodes[victim].parked)
@@ -422,26 +422,6 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 			return true;
 	}
 	return false;
-}
-
-uint64_t pool_promisable(const struct pool *p)
-{
-	bool more = p->below && !p->hybrid && p->limits.live_in_ram;
-
-	return p->limits.pages + (more ? p->below->room(p->below->context) : 0);
-}
-
-int pool_may_admit(const struct pool *p, uint64_t ceiling)
-{
-	uint64_t taken = p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED];
-
-	if (ceiling > p->limits.pages)
-		return POOL_NEVER;
-	if (p->hybrid && p->images.lanes_free == 0)
-		return POOL_WAIT;
-	if (!protection(ceilings_are_kept))
-		return 0;
-	return taken + ceiling <= pool_promisable(p) ? 0 : POOL_WAIT;
 }
 
 static const char *check_sequences(const struct pool *p)

@@ -111,6 +111,12 @@ struct pool {
 	bool fronts_differ; /* of some that share pages, a window has taken some from one alone */
 	uint64_t in_ram_private; /* places there of private pages */
 	struct list ranked[2];   /* struct seq.in_rank: agents', interactive; by their serial */
+	/* Copies down that have failed one after another. From POOL_FAILURES on no page of a live
+	 * sequence is copied down until pool_resume. */
+	uint32_t failures;
+	bool pauses;
+	uint32_t
+	    aside; /* the first of those that would have to be: nobody's to give up meanwhile */
 	/* What was to be given up for the budget could not go, or stayed as its copy failed: the
 	 * next reference that is dropped makes up for it. */
 	bool trim_is_due;
@@ -124,20 +130,7 @@ struct pool {
 /* Nodes beside those of the pages: roots, and nodes whose copy has gone before them. */
 #define POOL_NODES_BESIDE 4096u
 #define POOL_PAGES_MAX    ((1u << 30) - POOL_NODES_BESIDE)
-
-enum pool_outcome {
-	POOL_WAIT = 1, /* pages are on their way, or somebody else must end first */
-	POOL_NEVER,    /* it could never be */
-	POOL_STALE,    /* a handle or receipt that does not fit */
-	POOL_RANGE,    /* an argument out of its range */
-	POOL_STEP,     /* the step is poisoned or was ended */
-	POOL_BUSY,     /* not with a step open */
-	POOL_SLOT,     /* a receipt names a foreign slot */
-	POOL_MORE,     /* the budget of this turn is used up: call again */
-	POOL_QUOTA,    /* the namespace must end something of its own first */
-	POOL_FULL,     /* no page is free yet */
-	POOL_LOST,     /* its bytes are gone */
-};
+#define POOL_FAILURES     8u
 
 /* 0 or -ENOMEM. The key maker outlives the pool. */
 int pool_init(struct pool *p, const struct pool_limits *limits, const struct key_maker *maker,
@@ -186,6 +179,10 @@ int pool_fetch(struct pool *p, uint32_t node);
 /* How a copy ended, in the order of the asking. */
 void pool_came_down(struct pool *p, uint32_t node, int result);
 void pool_came_up(struct pool *p, uint32_t node, int result);
+/* A copy down has ended, of whatever page. */
+void pool_note_copy(struct pool *p, int result);
+/* Copies down of live pages may be tried again. */
+void pool_resume(struct pool *p);
 /* A live sequence needs its bytes, in whatever tier; or no longer. */
 void pool_park(struct pool *p, uint32_t node);
 void pool_unpark(struct pool *p, uint32_t node);
@@ -253,6 +250,8 @@ void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place);
 void pool_drop_from_ram(struct pool *p, uint32_t node);
 /* The page goes without a copy, after what stands on it. */
 void pool_let_go(struct pool *p, uint32_t node);
+/* Copies down pause, and it would need one: it is in use until they go on. */
+bool pool_set_aside(struct pool *p, uint32_t node);
 
 /* Compares the maintained sums with what they sum. `everything`: also walks all nodes, runs and
  * pages. NULL, or what does not hold. */

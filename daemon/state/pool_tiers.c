@@ -89,6 +89,37 @@ bool pool_is_useless(const struct pool *p, uint32_t node)
 	       (!node_is_kept_below(n) || node_is_in_ram(n) || is_given_up_on(n));
 }
 
+static bool copies_pause(const struct pool *p)
+{
+	return p->pauses && protection(failing_copies_pause);
+}
+
+bool pool_set_aside(struct pool *p, uint32_t node)
+{
+	struct node *n = &p->prefix.nodes[node];
+
+	if (!n->parked || !copies_pause(p) || n->copies[TIER_RAM] != COPY_NONE)
+		return false;
+	pool_hold(p, node);
+	n->next_free = p->aside;
+	p->aside = node;
+	return true;
+}
+
+static void end_aside(struct pool *p)
+{
+	uint32_t next, node = p->aside;
+
+	/* If they pause still, whoever looks for a page puts it aside again. */
+	p->aside = NODE_NONE;
+	for (; node != NODE_NONE; node = next) {
+		uint32_t budget = UINT32_MAX;
+
+		next = p->prefix.nodes[node].next_free;
+		pool_release(p, &node, &budget);
+	}
+}
+
 int pool_send_down(struct pool *p, uint32_t node)
 {
 	struct node *n = &p->prefix.nodes[node];
@@ -113,6 +144,8 @@ int pool_send_down(struct pool *p, uint32_t node)
 		begin_leaving(p, node);
 		return 0;
 	}
+	if (n->parked && copies_pause(p))
+		return POOL_WAIT;
 	if (n->moves & NODE_SPOILT_RAM) {
 		n->moves &= (uint8_t)~NODE_SPOILT_RAM;
 		n->moves |= NODE_FILLING_RAM;
@@ -153,11 +186,26 @@ void pool_drop_from_ram(struct pool *p, uint32_t node)
 	retain_look(&p->retain, parent);
 }
 
+void pool_note_copy(struct pool *p, int result)
+{
+	p->failures = result ? p->failures + (p->failures < POOL_FAILURES) : 0;
+	p->pauses = p->failures == POOL_FAILURES;
+	if (!p->pauses)
+		end_aside(p);
+}
+
+void pool_resume(struct pool *p)
+{
+	p->pauses = false;
+	end_aside(p);
+}
+
 void pool_came_down(struct pool *p, uint32_t node, int result)
 {
 	struct node *n = &p->prefix.nodes[node];
 
 	must(n->moves & NODE_FILLING_RAM);
+	pool_note_copy(p, result);
 	n->moves &= (uint8_t)~NODE_FILLING_RAM;
 	if (result && protection(failed_copies_are_dropped)) {
 		p->stats.spills_failed++;
@@ -220,9 +268,13 @@ void pool_park(struct pool *p, uint32_t node)
 
 void pool_unpark(struct pool *p, uint32_t node)
 {
+	bool last = p->prefix.nodes[node].parked == 1;
+
 	/* Its node may go with it. */
 	if (prefix_unpark(&p->prefix, node))
 		retain_look(&p->retain, node);
+	if (last)
+		end_aside(p); /* it may go for nowhere now */
 }
 
 /* ---- up ---- */

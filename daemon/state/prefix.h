@@ -83,12 +83,12 @@ struct node {
 	uint32_t state;              /* index of the retained state that ends here, or STATE_NONE */
 	uint32_t partials;           /* children that are no full page */
 	uint64_t partial_lengths;    /* bit n - 1: there may be one of n tokens */
-	uint32_t next_free;
-	uint32_t ram_above; /* retain: the next shallower page of its run in KV-RAM */
-	uint32_t ram_below; /* and the next deeper one */
-	uint32_t parked;    /* live sequences that need its bytes, in whatever tier */
-	uint16_t ram_pins;  /* copies from its place in KV-RAM in flight */
-	uint8_t moves;      /* enum node_move, a bit each */
+	uint32_t next_free;          /* of one in use: pool.aside's */
+	uint32_t ram_above;          /* retain: the next shallower page of its run in KV-RAM */
+	uint32_t ram_below;          /* and the next deeper one */
+	uint32_t parked;             /* live sequences that need its bytes, in whatever tier */
+	uint16_t ram_pins;           /* copies from its place in KV-RAM in flight */
+	uint8_t moves;               /* enum node_move, a bit each */
 } __attribute__((aligned(128)));
 
 struct prefix_images {

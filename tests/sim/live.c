@@ -63,6 +63,8 @@ bool live_is_crowded(const struct pool *p)
 
 static bool nobody_could_give(const struct pool *p, struct pool_rank rank, const struct seq *but)
 {
+	if (p->pauses)
+		return true; /* copies fail, one after another */
 	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
 	{
 		const struct seq *s = list_entry(link, struct seq, in_pool);

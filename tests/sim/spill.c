@@ -75,7 +75,7 @@ void spill_draw(struct sim *w)
 	s->down_fails = fails[below(w, 8)];
 	/* What is live is not given up for that: whoever waits for its pages waits until its
 	 * deadline. */
-	s->bad_from = !w->live && chance(w, 15) ? below(w, w->options.events) : UINT32_MAX;
+	s->bad_from = chance(w, 15) ? below(w, w->options.events) : UINT32_MAX;
 	s->up_fails = fails[below(w, 8)];
 	s->hangs = chance(w, 15) ? 1 + below(w, 3) : 0;
 	if (chance(w, 35))

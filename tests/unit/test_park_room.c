@@ -226,6 +226,73 @@ static void what_comes_back_for_a_fork_is_taken_from_below_the_fork(void **state
 	end_with_nothing();
 }
 
+static void fail_copies(uint32_t n)
+{
+	while (n-- && below_in_flight(DOWN))
+		below_end(DOWN, -5);
+}
+
+static void copies_that_fail_pause_until_they_are_to_go_on(void **state)
+{
+	struct seq *s = private_seq(6 * PAGE, 6 * PAGE, 100);
+
+	(void)state;
+	for (uint32_t failures = 0; failures < POOL_FAILURES; failures++) {
+		assert_false(pool.pauses);
+		assert_true(make_room(PAGES - 5));
+		assert_true(below_in_flight(DOWN) > 0);
+		fail_copies(1);
+	}
+	assert_true(pool.pauses);
+	fail_copies(ALL);
+	assert_false(make_room(PAGES - 5));
+	assert_int_equal(below_in_flight(DOWN), 0);
+	/* One more that fails is enough, one that does not ends it. */
+	pool_resume(&pool);
+	assert_true(make_room(PAGES - 5));
+	fail_copies(1);
+	assert_false(make_room(PAGES - 4));
+	assert_int_equal(below_in_flight(DOWN), 0);
+	pool_resume(&pool);
+	assert_true(make_room(PAGES - 5));
+	below_end(DOWN, 0);
+	assert_int_equal(pool.failures, 0);
+	push_all();
+	assert_int_equal(bring(s), 0);
+	assert_all(s, 100);
+	world_close(&s);
+	end_with_nothing();
+}
+
+/* A page that had to leave and cannot keeps none of those that can. */
+static void what_cannot_leave_now_is_in_nobody_s_way(void **state)
+{
+	struct seq *s = published_seq(text, 4 * PAGE, 4 * PAGE, 100), *t;
+	uint32_t budget = ALL;
+
+	(void)state;
+	for (int i = 0; i < 12 && !pool.pauses; i++) {
+		assert_true(make_room(PAGES));
+		fail_copies(ALL);
+	}
+	assert_true(pool.pauses);
+	t = published_seq(other, 5 * PAGE, 5 * PAGE, 200);
+	world_close(&t);
+	for (int i = 0; i < 40 && pages_free(&pool.pages) < PAGES - 4; i++) {
+		(void)make_room(PAGES);
+		fail_copies(ALL);
+	}
+	assert_int_equal(pages_free(&pool.pages), PAGES - 4);
+	assert_int_equal(pool.live, 4);
+	park_check(&pool);
+	assert_true(pool_drop_retained(&pool, RETAIN_NAMESPACES, &budget));
+	pool_resume(&pool);
+	assert_int_equal(bring(s), 0);
+	assert_all(s, 100);
+	world_close(&s);
+	end_with_nothing();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -236,6 +303,8 @@ int main(void)
 	    TEST(two_shared_pages_go_one_after_the_other),
 	    TEST(pages_of_one_s_own_before_shared_ones_can_be_had),
 	    TEST(what_comes_back_for_a_fork_is_taken_from_below_the_fork),
+	    TEST(copies_that_fail_pause_until_they_are_to_go_on),
+	    TEST(what_cannot_leave_now_is_in_nobody_s_way),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
