@@ -114,7 +114,8 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	p->stats.capture_skips[skip] += skip != CAPTURE_MADE;
 	if (skip == CAPTURE_EXISTS && p->images.image[*image].state == IMAGE_VALID) {
 		image_touch(&p->images, *image, s->rank.interactive, p->retain.now_ns);
-		/* It was in KV-RAM alone; its pages are used here, its last one perhaps by nobody. */
+		/* It was in KV-RAM alone; its pages are used here, the last one by nobody,
+		 * perhaps. */
 		if (!p->images.image[*image].on_device &&
 		    node_carries(&p->prefix.nodes[p->images.image[*image].node]))
 			pool_keep_on_device(p, *image);
@@ -127,8 +128,8 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	/* A prefix belongs to nobody's conversation. */
 	if ((skip == CAPTURE_MADE || skip == CAPTURE_EXISTS) && kind == IMAGE_CHECKPOINT)
 		s->follows = image_name(&p->images, *image);
-	/* Its last page is one more, whatever becomes of the capture, and the state is one more that
-	 * may go. Not before: what leaves keeps its slot for a while. */
+	/* Its last page is one more, whatever becomes of the capture, and the state is one more
+	 * that may go. Not before: what leaves keeps its slot for a while. */
 	pool_trim(p);
 	return skip;
 }

@@ -45,13 +45,11 @@ enum node_move {                       /* what is under way with the copies of a
 		 NODE_LEAVING = 1,     /* its device copy goes once the one below is there */
 		 NODE_FILLING = 2,     /* its device copy: its bytes are on their way up */
 		 NODE_FILLING_RAM = 4, /* its copy in KV-RAM: on their way down */
-		 NODE_SPOILT_RAM =
-		     8, /* its copy in KV-RAM could not be read: nobody is served from it */
+		 NODE_SPOILT_RAM = 8,  /* it could not be read: nobody is served from it */
 		 NODE_FAILED = 16, /* its device copy could not be filled: it goes when it can */
 		 NODE_TRIED = 64,  /* its device copy could not be copied down since it was used */
 		 NODE_TRIED_AGAIN = 128, /* and once more */
-		 NODE_LOST = 32, /* it went, and was the last: what follows is not found before
-				  * it is made again */
+		 NODE_LOST = 32,         /* it was the last: what follows is not found */
 };
 
 enum node_kind {
@@ -177,8 +175,7 @@ void prefix_abandon(struct prefix *p, uint32_t node); /* a NEW one that gets no 
 void prefix_put_copy(struct prefix *p, uint32_t node, enum tier tier, uint32_t place);
 /* Without users and children there. Frees the node, and ancestors, if nothing is left of them. */
 void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier);
-/* Its device copy is about to go, and counts for its parent as one that leaves; or it stays after
- * all. */
+/* Its device copy is about to go, and counts for its parent as one that leaves; or it stays. */
 void prefix_leave(struct prefix *p, uint32_t node);
 void prefix_stay(struct prefix *p, uint32_t node);
 
@@ -204,8 +201,9 @@ static inline bool node_is_kept_below(const struct node *n)
 /* Can its bytes be had from KV-RAM, now or once a copy that is under way has arrived? */
 static inline bool node_is_in_ram(const struct node *n)
 {
-	return n->copies[TIER_RAM] != COPY_NONE &&
-	       !(n->moves & (NODE_FILLING_RAM | NODE_SPOILT_RAM));
+	uint8_t bad = NODE_FILLING_RAM | NODE_SPOILT_RAM;
+
+	return n->copies[TIER_RAM] != COPY_NONE && !(n->moves & bad);
 }
 
 static inline bool prefix_can_be_read(const struct node *n)
@@ -221,8 +219,8 @@ uint32_t prefix_unkeep(struct prefix *p, uint32_t node, enum tier tier);
 /* For a live sequence that made room: its bytes stay in some tier. false: the node is gone. */
 void prefix_park(struct prefix *p, uint32_t node);
 bool prefix_unpark(struct prefix *p, uint32_t node);
-/* users - 1; the parent, if this was the last: then the caller releases that in the same way
- * (which may free `node`: use it before). Else NODE_NONE. */
+/* users - 1; the parent, if this was the last: then the caller releases that in the same way (which
+ * may free `node`). Else NODE_NONE. */
 uint32_t prefix_release(struct prefix *p, uint32_t node);
 
 /* May the copy be given up in that tier now? What is in use stays, but for a copy in KV-RAM of what

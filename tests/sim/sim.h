@@ -7,13 +7,12 @@
  *
  * A seed draws everything: the pool, the clients, what they do and when anything moves. The same
  * seed gives the same run. Each row of K and V that a client writes is a stamp of all that the row
- * depends on (namespace, variant, tokens and images up to it), so what a page holds says what it
- * is, and a wrong byte is seen wherever it is read.
+ * depends on (namespace, variant, tokens and images up to it), so a wrong byte is seen wherever it
+ * is read.
  */
 
 #include "daemon/base/random.h"
 #include "daemon/front/session.h"
-#include "shm/payload.h"
 #include "tests/sim/drops.h"
 #include "tests/sim/executor.h"
 #include "tests/sim/images.h"
@@ -61,11 +60,6 @@ struct sim_view { /* a sequence, as its client knows it */
 };
 
 struct sim_client;
-
-struct sim_reuse { /* of a prompt */
-	uint32_t tokens, miss, tier;
-	uint32_t device_tokens; /* of them, from the start: on the device when it was asked for */
-};
 
 struct sim_op {
 	bool used;
@@ -250,7 +244,6 @@ void check_admissions(struct sim *w);
 void check_rest(struct sim *w);
 void check_empty(struct sim *w);
 
-/* ---- driver.c ---- */
-void driver_event(struct sim *w);
+void driver_event(struct sim *w); /* driver.c */
 
 #endif

@@ -38,4 +38,9 @@ uint64_t text_stamp_token(uint64_t above, uint32_t token);
 void text_chain(const struct sim_text *t, uint16_t name_space, uint32_t n, uint64_t *chain);
 bool text_is_inside_image(const struct sim_text *t, uint32_t position, uint32_t end);
 
+struct sim_reuse { /* of a prompt */
+	uint32_t tokens, miss, tier;
+	uint32_t device_tokens; /* of them, from the start: on the device when it was asked for */
+};
+
 #endif
