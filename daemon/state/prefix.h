@@ -201,9 +201,8 @@ static inline bool node_is_kept_below(const struct node *n)
 /* Can its bytes be had from KV-RAM, now or once a copy that is under way has arrived? */
 static inline bool node_is_in_ram(const struct node *n)
 {
-	uint8_t bad = NODE_FILLING_RAM | NODE_SPOILT_RAM;
-
-	return n->copies[TIER_RAM] != COPY_NONE && !(n->moves & bad);
+	return n->copies[TIER_RAM] != COPY_NONE &&
+	       !(n->moves & (NODE_FILLING_RAM | NODE_SPOILT_RAM));
 }
 
 static inline bool prefix_can_be_read(const struct node *n)
@@ -213,7 +212,7 @@ static inline bool prefix_can_be_read(const struct node *n)
 
 /* users + 1; true if it had none: then the caller holds the parent in the same way. */
 bool prefix_hold(struct prefix *p, uint32_t node);
-/* The same for a retained state that lives in a tier: the device or KV-RAM. */
+/* The same for a retained state in a tier: the device or KV-RAM. */
 bool prefix_keep(struct prefix *p, uint32_t node, enum tier tier);
 uint32_t prefix_unkeep(struct prefix *p, uint32_t node, enum tier tier);
 /* For a live sequence that made room: its bytes stay in some tier. false: the node is gone. */
