@@ -375,7 +375,7 @@ static struct found_state choose_state(struct match *m)
 	if (!is_below(m, &f))
 		return f;
 	device = longest_state(m, true);
-	if ((uint64_t)tokens_of(m, &f) - tokens_of(m, &device) >= m->pool->limits.ram_floor_tokens)
+	if (!is_below_floor(m, (uint64_t)tokens_of(m, &f) - tokens_of(m, &device)))
 		return f;
 	m->end_reason = m->end_reason == MATCH_RESTORE ? MATCH_RESTORE : MATCH_FLOOR;
 	return device;

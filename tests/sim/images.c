@@ -322,7 +322,8 @@ void took_checkpoint(struct sim_op *o, const struct completion *reply)
 	sim_check(w,
 		  !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT ||
 		      w->spill.down_failed > o->failed_before ||
-		      (k->retained_slots == 0 && w->spill.states_refused > o->refused_before),
+		      (k->retained_slots == 0 && (w->spill.states_refused > o->refused_before ||
+						  w->page_bytes > SPILL_PAGE_BYTES)),
 		  "no slot for a capture, and nothing else happens");
 	w->captures += what == PAYLOAD_CAPTURE_MADE;
 	if (o->exact && kept && k->max_prefix_cache_pages == CONFIG_NULL)

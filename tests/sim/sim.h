@@ -144,6 +144,7 @@ struct sim {
 	uint32_t n_clients;
 	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, live, somebody_waits;
 	uint32_t state_bytes; /* of the section that a step replaces */
+	uint32_t page_bytes;
 	uint32_t work_rate;   /* of 100: how often an executor runs a job */
 	uint32_t moves;       /* after each event: how fast things go on */
 	bool core_sleeps, slept;

@@ -20,19 +20,34 @@ static uint64_t image_bytes(const struct sim *w)
 /* Of a few KiB; a third of a frame, so that they stand in each other's way; or more than one. */
 static void draw_images(struct sim *w)
 {
-	if (chance(w, 4))
+	struct config_pool *p = &w->config.pools[0];
+
+	if (chance(w, 10))
 		w->state_bytes = FRAME_BYTES / 3 / SLOT_BYTES * SLOT_BYTES - SLOT_BYTES;
-	else if (chance(w, 2))
+	else if (chance(w, 5))
 		w->state_bytes = SIM_STATE_MOST;
-	if (w->state_bytes > SIM_STATE_BYTES)
-		hybrid_piece_bytes = (256 + below(w, 2048)) * 1024ull;
+	if (w->state_bytes == SIM_STATE_BYTES)
+		return;
+	hybrid_piece_bytes = (256 + below(w, 2048)) * 1024ull;
+	if (chance(w, 60))
+		p->retained_slots = 0;
+	if (chance(w, 50))
+		return;
+	/* Pages in several slabs, which images stand in the way of. */
+	w->page_bytes = SIM_PAGE_MOST;
+	if (p->pool_pages > SIM_LARGE_PAGES)
+		p->pool_pages = SIM_LARGE_PAGES;
+	if (p->max_sequence_length > p->pool_pages / 2 * SIM_PAGE_TOKENS)
+		p->max_sequence_length = p->pool_pages / 2 * SIM_PAGE_TOKENS;
 }
 
 /* Of a hybrid pool: a frame for pages, and some for images. */
 static uint32_t draw_frames(struct sim *w)
 {
+	if (w->page_bytes > SPILL_PAGE_BYTES)
+		return 3 + below(w, 2);
 	if (w->hybrid && w->state_bytes > SIM_STATE_BYTES)
-		return 4 + below(w, SPILL_FRAMES - 3);
+		return 3 + below(w, SPILL_FRAMES - 2);
 	return w->hybrid && chance(w, 95) ? 2 : 1 + below(w, 2);
 }
 
@@ -40,8 +55,8 @@ static void draw_shares(struct sim *w, uint32_t objects)
 {
 	for (int i = 0; i < 2; i++) {
 		struct config_namespace *n = &w->config.namespaces[i];
-		uint64_t most = (1 + below(w, objects)) * SPILL_OBJECT;
-		uint64_t sure = below(w, objects) * SPILL_OBJECT;
+		uint64_t bytes = w->page_bytes + RAM_KNOWN_BYTES;
+		uint64_t most = (1 + below(w, objects)) * bytes, sure = below(w, objects) * bytes;
 
 		if (w->hybrid) {
 			most += below(w, 4) * image_bytes(w);
@@ -66,7 +81,9 @@ void spill_draw(struct sim *w)
 		objects += OBJECTS_MOST;
 	if (w->hybrid)
 		draw_images(w);
-	if (w->hybrid && chance(w, 60))
+	if (w->page_bytes > SPILL_PAGE_BYTES)
+		objects = OBJECTS_MOST;
+	else if (w->hybrid && chance(w, 60))
 		objects = OBJECTS_LEAST + below(w, 20);
 	w->config.kv_ram_page_bytes = SPILL_PAGE_BYTES;
 	w->config.kv_ram_bytes = objects * SPILL_OBJECT;

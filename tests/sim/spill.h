@@ -16,7 +16,7 @@
 #include "daemon/tier/ram_internal.h"
 
 #define SPILL_FRAMES     8
-#define SPILL_PAGE_BYTES 4096
+#define SPILL_PAGE_BYTES 4096 /* or more: struct sim.page_bytes */
 #define SPILL_PLACES     (SPILL_FRAMES * FRAME_BYTES / SPILL_PAGE_BYTES)
 #define SPILL_FAILED     256
 #define SPILL_OBJECT     (SPILL_PAGE_BYTES + RAM_KNOWN_BYTES) /* bytes that are charged for one */

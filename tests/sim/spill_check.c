@@ -250,7 +250,7 @@ static void check_copy(struct sim *w, const struct device_move *m)
 	const struct ram_pool *rp = spill_pool(w);
 	bool up = m->from == DEVICE_ARENA;
 	uint64_t place = up ? m->from_offset : m->to_offset;
-	uint64_t page = (up ? m->to_offset : m->from_offset) / SPILL_PAGE_BYTES;
+	uint64_t page = (up ? m->to_offset : m->from_offset) / rp->page_bytes;
 	uint32_t object = spill_object(w, place);
 	const struct node *n;
 
@@ -297,7 +297,7 @@ static void check_settled(struct sim *w, const struct node *n)
 {
 	const struct core_pool *p = sim_core_pool(w);
 	const char *page = (const char *)p->memory.segment.memory +
-			   n->copies[TIER_DEVICE] * (uint64_t)SPILL_PAGE_BYTES;
+			   n->copies[TIER_DEVICE] * p->geometry.page_stride;
 	bool good = spill_is_whole(w, n->copies[TIER_RAM]);
 
 	sim_check(w, node_is_in_ram(n) == good,
@@ -305,7 +305,7 @@ static void check_settled(struct sim *w, const struct node *n)
 		  node_is_in_ram(n) ? "good" : "spoilt", good ? "there" : "not");
 	sim_check(w,
 		  !node_is_in_ram(n) || n->copies[TIER_DEVICE] == COPY_NONE ||
-		      n->length < SIM_PAGE_TOKENS ||
+		      n->length < SIM_PAGE_TOKENS || w->page_bytes > SPILL_PAGE_BYTES ||
 		      memcmp(page, w->spill.arena->memory + spill_offset(w, n), SPILL_PAGE_BYTES) ==
 			  0,
 		  "a page has other bytes in KV-RAM than on the device");

@@ -164,7 +164,7 @@ void states_check(struct sim *w)
 		held += it->claims;
 		sim_check(w, it->state == IMAGE_FILLING || it->on_device || it->in_ram,
 			  "a retained state lives nowhere");
-		sim_check(w, !it->in_ram || it->place != COPY_NONE,
+		sim_check(w, !it->in_ram || it->place != COPY_NONE || it->state == IMAGE_DOOMED,
 			  "a state lives in KV-RAM, and its image does not");
 		sim_check(w,
 			  it->state != IMAGE_VALID || it->kind != IMAGE_CHECKPOINT ||
