@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -327,6 +328,51 @@ static void what_came_back_can_be_forked_and_captured_again(void **state)
 	states_rest(&s);
 }
 
+/* ---- several at once ---- */
+
+#define CLIENTS 4
+
+/* Conversations that others have, too, and some that nobody has; each is looked at when found. */
+static void converse(uint32_t who, uint32_t rounds)
+{
+	struct states mine = {.d = s.d};
+	struct states_prompt p;
+
+	hybrid_start(&mine.e, s.d.socket, "hybrid", STATE, 0);
+	for (uint32_t i = 0; i < rounds; i++) {
+		uint32_t number = i % 4 ? (i * 7 + who) % 5 : 100 * (who + 1) + i / 4;
+
+		turn(&p, number, 1 + (i / 5) % 3, 5 * (i % 3));
+		p.prompt.user_end_tokens = i % 2 ? p.prompt.opener_tokens : 0;
+		(void)states_serve(&mine, &p);
+	}
+	engine_stop(&mine.e);
+}
+
+static void clients_find_each_others_states_as_they_were(void **state)
+{
+	uint32_t rounds = is_long() ? 2000 : 60;
+	pid_t child[CLIENTS];
+
+	(void)state;
+	/* KV-RAM has room for some of them. */
+	states_start(&s, STATES_CONFIG("12MiB", STATES_NO_FLOOR ", \"retained_slots\": 2"), STATE,
+		     0);
+	for (uint32_t i = 0; i < CLIENTS; i++) {
+		child[i] = fork_client();
+		if (child[i] == 0) {
+			converse(i, rounds);
+			_exit(0);
+		}
+	}
+	for (uint32_t i = 0; i < CLIENTS; i++)
+		assert_int_equal(await_child(child[i], 3 * LONG_MS), 0);
+	states_rest(&s);
+	assert_true(states_counter(&s, "ram_image_restores") > rounds / 2);
+	assert_true(states_counter(&s, "ram_displaced") > 0);
+	assert_int_equal(states_counter(&s, "pool_misses_restore"), 0);
+}
+
 /* ---- a whole engine ---- */
 
 static void run_toy(const char *json, char *said, size_t bytes)
@@ -375,6 +421,7 @@ int main(void)
 	    TEST(below_the_floor_no_state_is_fetched),
 	    TEST(a_client_that_wants_less_gets_the_state_before),
 	    TEST(what_came_back_can_be_forked_and_captured_again),
+	    TEST(clients_find_each_others_states_as_they_were),
 	    TEST(a_hybrid_engine_does_not_notice_that_its_states_were_in_ram),
 	};
 

@@ -197,12 +197,32 @@ static void without_a_state_before_it_all_is_computed(void **state)
 	states_expect(&s, "pool_misses_restore", 1);
 }
 
-static void wait_for(kvhost_ticket ticket)
+/* Its pages are on the device, and its image is in KV-RAM. */
+static void an_image_that_does_not_come_takes_a_state_on_the_device_with_it(void **state)
+{
+	struct kvhost_open_result found;
+
+	(void)state;
+	s.d.program = "tests/hostile/kvhostd_test";
+	s.d.environment = "KVHOST_TEST_FAILPOINT=ram_image:1:1"; /* behind its capture */
+	states_start(&s, STATES_CONFIG("64MiB", STATES_NO_FLOOR ", \"retained_slots\": 0"), STATE,
+		     0);
+	(void)states_serve_usual(&s, 0);
+	found = states_serve_usual(&s, 0);
+	states_found(&found, 0, 0, KVHOST_NO_TIER, KVHOST_MISS_RESTORE);
+	states_expect(&s, "ram_image_restores_failed", 1);
+	found = states_serve_usual(&s, 0);
+	states_found(&found, STATES_USUAL, CHECKPOINT, KVHOST_DEVICE, KVHOST_MISS_NONE);
+	states_rest(&s);
+	states_expect(&s, "checkpoint_discards", 1);
+}
+
+static int result_of(kvhost_ticket ticket)
 {
 	struct kvhost_finished finished;
 
 	assert_int_equal(kvhost_wait(s.e.host, ticket, LONG_MS * 1000ull * PATIENCE, &finished), 0);
-	assert_int_equal(finished.result, 0);
+	return finished.result;
 }
 
 /* Three opens at the same time; a page that the first two want does not come. */
@@ -225,7 +245,7 @@ static void who_fetches_at_the_same_time_gets_all(void **state)
 						    NULL, &tickets[i]),
 				 0);
 	for (int i = 0; i < 3; i++)
-		wait_for(tickets[i]);
+		assert_int_equal(result_of(tickets[i]), 0);
 	states_found(&found[0], USER, CHECKPOINT, KVHOST_KV_RAM, KVHOST_MISS_RESTORE);
 	/* The second has waited for it as well, or came when it had failed. */
 	assert_int_equal(found[1].cached_tokens, USER);
@@ -234,6 +254,51 @@ static void who_fetches_at_the_same_time_gets_all(void **state)
 		assert_true(hybrid_has(&s.e, seq[i], p[i].tokens, found[i].cached_tokens));
 		assert_int_equal(kvhost_close(&seq[i]), 0);
 	}
+	states_rest(&s);
+}
+
+/* ---- is not waited for ---- */
+
+/* Wherever an open that fetches a state is when its time is over, or when it is cancelled. */
+static void an_open_that_ends_while_its_state_comes_leaves_nothing_behind(void **state)
+{
+	unsigned tries = is_long() ? 1000 : 60, ended = 0;
+
+	(void)state;
+	states_start(&s, STATES_CONFIG("192MiB", STATES_NO_FLOOR), LARGE, 0);
+	for (uint32_t i = 0; i < 5; i++)
+		(void)states_serve_usual(&s, i);
+	for (unsigned i = 0; i < tries; i++) {
+		struct kvhost_sequence *seq = NULL;
+		struct kvhost_open_result found;
+		struct states_prompt p;
+		kvhost_ticket ticket;
+		int result;
+
+		states_usual(&p, i % 5);
+		if (i % 2)
+			p.prompt.deadline_us = 1 + (i % 30) * (i % 30) * 200;
+		assert_int_equal(
+		    kvhost_submit_open(s.e.pool, &p.prompt, &seq, &found, NULL, &ticket), 0);
+		for (unsigned k = 0; k < i % 30 && i % 2 == 0; k++)
+			assert_int_equal(kvhost_ping(s.e.host), 0);
+		if (i % 2 == 0)
+			(void)kvhost_cancel(s.e.host, ticket);
+		result = result_of(ticket);
+		if (result == 0) {
+			assert_true(hybrid_has(&s.e, seq, p.tokens, STATES_USUAL));
+			assert_int_equal(kvhost_close(&seq), 0);
+			continue;
+		}
+		assert_int_equal(result, i % 2 ? KVHOST_ETIMEDOUT : KVHOST_ECANCELLED);
+		ended++;
+	}
+	assert_in_range(ended, 1, tries - 1);
+	states_rest(&s);
+	states_expect(&s, "checkpoint_discards", 0);
+	states_expect(&s, "pool_discards", 0);
+	for (uint32_t i = 0; i < 5; i++)
+		assert_int_equal(states_serve_usual(&s, i).cached_tokens, STATES_USUAL);
 	states_rest(&s);
 }
 
@@ -411,7 +476,9 @@ int main(void)
 	    TEST(a_page_that_does_not_come_leaves_the_state_before_it),
 	    TEST(an_image_that_does_not_come_leaves_the_state_before_it),
 	    TEST(without_a_state_before_it_all_is_computed),
+	    TEST(an_image_that_does_not_come_takes_a_state_on_the_device_with_it),
 	    TEST(who_fetches_at_the_same_time_gets_all),
+	    TEST(an_open_that_ends_while_its_state_comes_leaves_nothing_behind),
 	    TEST(a_state_whose_image_does_not_arrive_is_lost_and_no_other),
 	    TEST(pages_of_states_that_do_not_arrive_harm_nobody),
 	    TEST(a_capture_into_ram_that_fails_is_skipped),
