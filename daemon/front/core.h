@@ -19,6 +19,7 @@
 #include "daemon/config.h"
 #include "daemon/counters.h"
 #include "daemon/front/layout.h"
+#include "daemon/state/floor.h"
 #include "daemon/state/plan.h"
 #include "daemon/state/seq.h"
 #include "daemon/tier/mover.h"
@@ -104,6 +105,7 @@ struct core_pool {
 	char ram_note[128];  /* why not; "" = it has, or is not made */
 	struct timer resume; /* armed while copies down of live pages pause */
 	uint64_t pause_ns;   /* how long, this time */
+	struct floor floor;  /* what steps and fetches take */
 	struct pool_counters *counters;
 	struct list attaching; /* requests that wait for it to be made */
 	struct list admission; /* opens and forks that wait for room, in rank order */

@@ -462,14 +462,26 @@ static enum run_result fetch_image(struct request *r)
 static void measure_fetch(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
-	const struct ram_queue *q = &r->pool->ram.up;
+	struct core_pool *p = r->pool;
+	const struct ram_queue *q = &p->ram.up;
 	uint32_t pages = t->match.walk.position - t->match.walk.on_device;
-	double a_page_ns = 0;
+	double page_ns = 0;
 
 	if (q->bytes)
-		a_page_ns = (double)q->busy_ns * (double)r->pool->ram.page_bytes / (double)q->bytes;
-	floor_restored(&r->pool->pool.floor, pages * r->pool->pool.limits.page_tokens,
-		       t->restore_ns, (uint64_t)(a_page_ns * pages));
+		page_ns = (double)q->busy_ns * (double)p->ram.page_bytes / (double)q->bytes;
+	floor_restored(&p->floor, pages * p->pool.limits.page_tokens, t->restore_ns,
+		       (uint64_t)(page_ns * pages));
+}
+
+/* Where the floor is found by what was measured: as it is now, and now and then there is none. */
+static void set_floor(struct request *r)
+{
+	struct core_pool *p = r->pool;
+
+	if (p->config->ram_floor_tokens != CONFIG_AUTO)
+		return;
+	p->pool.limits.ram_floor_tokens = floor_tokens(&p->floor);
+	r->u.prompt.wish.no_floor = floor_probe(&p->floor);
 }
 
 static enum run_result open_run(struct request *r, uint32_t *budget)
@@ -498,6 +510,7 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 			return RUN_WAIT;
 		if (!admitted)
 			goto out;
+		set_floor(r);
 		if (!match_start(r, retain_open(&r->pool->pool.retain)))
 			goto out;
 	}

@@ -300,7 +300,7 @@ static void measure_step(const struct request *r)
 
 	/* The clock is read for those that tell something. */
 	if (in->tokens_commit >= FLOOR_PREFILL_TOKENS)
-		floor_prefilled(&q->pool->pool.floor, in->tokens_commit,
+		floor_prefilled(&q->pool->floor, in->tokens_commit,
 				clock_now(&r->session->core->clock) - q->step_ns);
 }
 

@@ -158,7 +158,7 @@ static json_t *ram_answer(const struct core_pool *p)
 /* What a floor is, and what one would be computed from. */
 static json_t *floor_line(const struct core_pool *p)
 {
-	const struct floor *f = &p->pool.floor;
+	const struct floor *f = &p->floor;
 	bool is_auto = p->config->ram_floor_tokens == CONFIG_AUTO;
 	uint64_t tokens = is_auto ? floor_tokens(f) : p->config->ram_floor_tokens;
 

@@ -59,6 +59,6 @@ uint32_t floor_tokens(const struct floor *f)
 
 bool floor_probe(struct floor *f)
 {
-	f->below = (f->below + 1) % FLOOR_PROBE;
-	return f->below == 0;
+	f->opens = (f->opens + 1) % FLOOR_PROBE;
+	return f->opens == 0;
 }

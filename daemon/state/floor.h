@@ -19,14 +19,14 @@
 #define FLOOR_NEVER_TOKENS   (1u << 24) /* more than a sequence has: to compute is faster */
 #define FLOOR_SAMPLES        8u         /* of each kind, at least */
 #define FLOOR_PREFILL_TOKENS 64u        /* that a step must commit to be one */
-#define FLOOR_PROBE          64u        /* of so many that stay below, one is fetched */
+#define FLOOR_PROBE          64u        /* of so many opens, one fetches whatever there is */
 
 struct floor {                             /* all zeros: nothing was measured */
 	uint32_t prefills, restores;       /* measured */
 	double prefill_tokens, prefill_ns; /* sums, the older the less of each */
 	double restore_tokens, move_ns;
 	double delay_ns; /* of a fetch, on average */
-	uint32_t below;
+	uint32_t opens;
 };
 
 /* A step has committed so many tokens; so long after it began. */
@@ -40,7 +40,8 @@ uint64_t floor_prefill_ns(const struct floor *f);
 uint64_t floor_restore_ns(const struct floor *f);
 uint32_t floor_tokens(const struct floor *f);
 
-/* Somebody is below it. true: fetch all the same. What is never done is never measured again. */
+/* For an open: true if it is to fetch however little there is. What is never done is never measured
+ * again. */
 bool floor_probe(struct floor *f);
 
 #endif

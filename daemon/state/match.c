@@ -149,14 +149,10 @@ static void go_back(struct match *m, uint32_t n)
 	pool_hold(p, m->held);
 }
 
-/* Too few to be worth fetching. Of the opens that are, some are fetched, if that is to be measured.
- */
+/* Too few to be worth fetching. */
 static bool is_below_floor(const struct match *m, uint64_t tokens)
 {
-	struct pool *p = m->pool;
-
-	return tokens < pool_floor_tokens(p) &&
-	       !(p->limits.ram_floor_auto && m->tick && floor_probe(&p->floor));
+	return tokens < m->pool->limits.ram_floor_tokens && !m->wish->no_floor;
 }
 
 /* A walk that ended between two pages of an image goes back to where that image begins, one that

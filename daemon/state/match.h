@@ -41,6 +41,7 @@ struct match_wish {
 	uint32_t max_cached_tokens; /* UINT32_MAX: no limit */
 	uint16_t name_space;
 	bool off;         /* match nothing */
+	bool no_floor;    /* fetch however little KV-RAM has beyond the device */
 	bool interactive; /* what it touches is kept in KV-RAM above what agents touch */
 	uint8_t variant[KEY_VARIANT_BYTES];
 };

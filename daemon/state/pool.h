@@ -21,7 +21,6 @@
 
 #include "daemon/base/list.h"
 #include "daemon/state/below.h"
-#include "daemon/state/floor.h"
 #include "daemon/state/image.h"
 #include "daemon/state/page.h"
 #include "daemon/state/pool_stats.h"
@@ -57,7 +56,6 @@ struct pool_limits {
 	uint32_t ram_images;         /* and images in KV-RAM beside those in slots, at most */
 	uint32_t min_capture_tokens; /* no state is captured before */
 	uint32_t ram_floor_tokens;   /* a match in KV-RAM must reach so much further */
-	bool ram_floor_auto;         /* or as much as pays, by what was measured */
 	uint64_t interactive_ttl_ns; /* see retain.h */
 	bool live_in_ram;            /* live sequences may be promised what is below, too */
 };
@@ -67,7 +65,6 @@ struct pool {
 	struct prefix prefix;
 	struct retain retain;
 	struct shadow shadow; /* pages 0: none */
-	struct floor floor;   /* what was measured */
 	struct images images; /* of a hybrid pool */
 	bool hybrid;
 	struct pool_limits limits;
@@ -193,12 +190,6 @@ uint64_t pool_promisable(const struct pool *p);
 /* May a sequence with this ceiling be admitted now? Its own must fit the pool, all together the
  * pool and what live sequences may have in KV-RAM. 0, WAIT or NEVER. */
 int pool_may_admit(const struct pool *p, uint64_t ceiling);
-
-/* How much further than what is on the device a match must reach to be fetched. */
-static inline uint32_t pool_floor_tokens(const struct pool *p)
-{
-	return p->limits.ram_floor_auto ? floor_tokens(&p->floor) : p->limits.ram_floor_tokens;
-}
 
 static inline uint64_t pool_retained(const struct pool *p)
 {

@@ -95,7 +95,7 @@ static void it_follows_what_changes(void **state)
 	assert_in_range(floor_tokens(&f), 85, 95);
 }
 
-static void some_are_fetched_below_it(void **state)
+static void some_opens_fetch_whatever_there_is(void **state)
 {
 	struct floor f = {0};
 	uint32_t n = 0;
@@ -210,7 +210,7 @@ int main(void)
 	    cmocka_unit_test(without_enough_measures_it_is_the_default),
 	    cmocka_unit_test(who_computes_faster_than_bytes_move_never_fetches),
 	    cmocka_unit_test(it_follows_what_changes),
-	    cmocka_unit_test(some_are_fetched_below_it),
+	    cmocka_unit_test(some_opens_fetch_whatever_there_is),
 	    TEST(what_is_slow_to_compute_is_fetched),
 	    TEST(what_is_fast_to_compute_is_not),
 	};
