@@ -152,7 +152,7 @@ static void note_what_is_there(struct arena_whole *w)
 {
 	char nodes[80] = "";
 
-	if (w->memory.nodes)
+	if (w->memory.nodes > 1)
 		snprintf(nodes, sizeof(nodes), "interleaved over %" PRIu32 " NUMA nodes, ",
 			 w->memory.nodes);
 	else if (w->memory.refused)
@@ -282,7 +282,7 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 			 wish->bytes, FRAME_BYTES);
 		return -EINVAL;
 	}
-	if (wish->numa_node >= 0 && !arena_memory_has_node(wish->numa_node, &there)) {
+	if (wish->numa_node >= 0 && !nodes_have(wish->numa_node, &there)) {
 		snprintf(why, ARENA_NOTE_BYTES,
 			 "KV-RAM is to lie on NUMA node %d, which this process does not have: "
 			 "the first that it has is %d",
@@ -335,7 +335,7 @@ static int make_memory(struct arena_whole *w, const struct arena_wish *wish)
 	    .name = "kvhost-headers",
 	    .bytes = (uint64_t)w->arena.most_objects * RECORD_BYTES,
 	    .part_bytes = ARENA_HEADERS_AHEAD * RECORD_BYTES,
-	    .numa_node = ARENA_ANYWHERE,
+	    .numa_node = NODES_ANYWHERE,
 	};
 	int r = arena_memory_make(&memory, &w->memory);
 

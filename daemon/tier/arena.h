@@ -31,10 +31,9 @@
 
 #include "daemon/base/worker.h"
 #include "daemon/state/frames.h"
+#include "daemon/tier/nodes.h"
 
 #define ARENA_NOTE_BYTES    320
-#define ARENA_INTERLEAVE    (-1) /* over all NUMA nodes that have memory and processors */
-#define ARENA_ANYWHERE      (-2)
 #define ARENA_CHUNK_MAX     (1ull << 30)
 #define ARENA_THREADS_MAX   8
 #define ARENA_HEADERS_AHEAD 1024u
@@ -51,7 +50,7 @@ struct arena_wish {
 	bool require_huge;     /* from the huge-page pool, or not at all; else base pages serve too,
 				* made huge if the kernel can */
 	bool lock;             /* page-lock it */
-	int numa_node;         /* or ARENA_INTERLEAVE, ARENA_ANYWHERE */
+	int numa_node;         /* or NODES_INTERLEAVE, NODES_ANYWHERE */
 	uint32_t threads;      /* that populate a chunk: 1 .. ARENA_THREADS_MAX */
 };
 

@@ -63,6 +63,7 @@ struct device_memory {                   /* a pool's part on this device; made b
 	uint64_t retained_bytes; /* slots of retained states, in memory of their own */
 	struct segment retained;
 	struct segment segment; /* CPU backend: page i at memory + i * page_stride */
+	int numa_node;          /* set at MAKE, by the device */
 	char *arena;            /* of KV-RAM, borrowed; NULL: none */
 	uint64_t arena_bytes;
 	char huge_note[160]; /* what backing was got, and why not a better one; set by MAKE,
@@ -102,6 +103,7 @@ struct device {
 	const char *name;                /* "cpu" */
 	struct executor *copies;         /* runs ZERO, COPY, WRITE, READ; reaped by the core */
 	struct executor *work;           /* runs MAKE and FREE; reaped by the core */
+	int numa_node;                   /* of memory that is made; or NODES_* */
 	uint64_t dispatches[DEVICE_OPS]; /* jobs submitted, by operation; the core's */
 };
 

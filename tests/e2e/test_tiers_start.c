@@ -35,17 +35,19 @@ static int teardown(void **state)
 }
 
 /* All of these stand in one line of what it says. */
-static void expect_refused(const char *json, const char *const *words)
+static void expect_refused(const char *json, const char *key, const char *const *words)
 {
 	static char said[8192];
 	const char *line;
+	char start[64];
 	size_t length;
 
 	daemon_make(&d, json);
 	assert_int_equal(daemon_try(&d, said, sizeof(said)), EXIT_LIMIT);
-	line = strstr(said, "kvhostd: kv_ram_bytes: ");
+	(void)snprintf(start, sizeof(start), "kvhostd: %s: ", key);
+	line = strstr(said, start);
 	if (!line)
-		fail_msg("no line on kv_ram_bytes in: %s", said);
+		fail_msg("no line on %s in: %s", key, said);
 	length = strcspn(line, "\n");
 	for (; *words; words++) {
 		const char *at = strstr(line, *words);
@@ -66,7 +68,7 @@ static void more_memory_than_the_host_has_ends_the_start(void **state)
 	(void)state;
 	expect_refused("{\"kv_ram_bytes\": \"512TiB\", \"kv_ram_page_bytes\": \"1GiB\","
 		       " \"kv_ram_lock\": false}\n",
-		       WORDS("KV-RAM wants 562", " bytes, ", "lower kv_ram_bytes"));
+		       "kv_ram_bytes", WORDS("KV-RAM wants 562", " bytes, ", "lower kv_ram_bytes"));
 }
 
 static void more_huge_pages_than_are_set_aside_end_the_start(void **state)
@@ -78,6 +80,7 @@ static void more_huge_pages_than_are_set_aside_end_the_start(void **state)
 	}
 	expect_refused("{\"kv_ram_bytes\": \"512TiB\", \"kv_ram_page_bytes\": \"1GiB\","
 		       " \"kv_ram_lock\": false, \"core\": {\"require_hugepages\": true}}\n",
+		       "kv_ram_bytes",
 		       WORDS("KV-RAM wants 26", " huge pages of ",
 			     " are free: ", "sysctl vm.nr_hugepages=26", "lower kv_ram_bytes"));
 }
@@ -94,7 +97,7 @@ static void huge_pages_that_others_take_meanwhile_end_the_start(void **state)
 	d.environment = "KVHOST_TEST_FAILPOINT=arena_pool:0:1";
 	expect_refused("{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_lock\": false,"
 		       " \"core\": {\"require_hugepages\": true}}\n",
-		       WORDS("KV-RAM wants ", " huge pages", "lower kv_ram_bytes"));
+		       "kv_ram_bytes", WORDS("KV-RAM wants ", " huge pages", "lower kv_ram_bytes"));
 }
 
 static void a_node_that_is_not_there_ends_the_start(void **state)
@@ -102,7 +105,15 @@ static void a_node_that_is_not_there_ends_the_start(void **state)
 	(void)state;
 	expect_refused("{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_lock\": false,"
 		       " \"kv_ram_numa_node\": 1000}\n",
-		       WORDS("KV-RAM is to lie on NUMA node 1000", "the first that it has is "));
+		       "kv_ram_numa_node", WORDS("no NUMA node 1000", "the first that it has is "));
+}
+
+/* Pools would lie there, too. */
+static void a_node_that_is_not_there_ends_the_start_without_ram(void **state)
+{
+	(void)state;
+	expect_refused("{\"kv_ram_bytes\": 0, \"kv_ram_numa_node\": 1000}\n", "kv_ram_numa_node",
+		       WORDS("no NUMA node 1000", "the first that it has is "));
 }
 
 static bool is_whole(void *context)
@@ -135,6 +146,7 @@ int main(void)
 	    TEST(more_huge_pages_than_are_set_aside_end_the_start),
 	    TEST(huge_pages_that_others_take_meanwhile_end_the_start),
 	    TEST(a_node_that_is_not_there_ends_the_start),
+	    TEST(a_node_that_is_not_there_ends_the_start_without_ram),
 	    TEST(huge_pages_that_others_take_meanwhile_are_done_without),
 	};
 

@@ -112,7 +112,7 @@ void spill_begin(struct sim *w)
 	    .bytes = draw_frames(w) * FRAME_BYTES,
 	    .chunk_bytes = FRAME_BYTES,
 	    .most_objects = (uint32_t)(w->config.kv_ram_bytes / SPILL_OBJECT),
-	    .numa_node = ARENA_ANYWHERE,
+	    .numa_node = NODES_ANYWHERE,
 	    .threads = 1,
 	};
 

@@ -184,7 +184,7 @@ void core_world_start(struct core_world *w, const struct core_world_wish *wish)
 				   .chunk_bytes =
 				       (wish->chunk ? wish->chunk : wish->frames) * FRAME_BYTES,
 				   .most_objects = 1024,
-				   .numa_node = ARENA_ANYWHERE,
+				   .numa_node = NODES_ANYWHERE,
 				   .threads = 1};
 	bool is_child = w->is_child;
 

@@ -130,7 +130,7 @@ void ram_world_init(struct ram_world *w, const struct ram_world_limits *limits)
 				  .chunk_bytes = limits->chunk_bytes ? limits->chunk_bytes
 								     : limits->arena_bytes,
 				  .most_objects = limits->most_objects,
-				  .numa_node = ARENA_ANYWHERE,
+				  .numa_node = NODES_ANYWHERE,
 				  .threads = 1};
 
 	failpoint_clear();

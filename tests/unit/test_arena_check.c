@@ -42,7 +42,7 @@ static void the_check_says_what_cannot_be_had(void **state)
 	assert_int_equal(arena_check(&wish, why), -EINVAL);
 	assert_non_null(strstr(why, "NUMA node 5000"));
 
-	wish.numa_node = ARENA_ANYWHERE;
+	wish.numa_node = NODES_ANYWHERE;
 	snprintf(why, sizeof(why), "untouched");
 	assert_int_equal(arena_check(&wish, why), 0);
 	assert_string_equal(why, "untouched");
