@@ -77,8 +77,7 @@ struct order_sums { /* of the learned order, of all that the pool ever was */
 struct pool_past { /* what a pool has counted before it was dropped: counters only grow */
 	struct pool_stats stats;
 	uint64_t zeroed, copied, collisions, refused_references;
-	uint64_t bytes_down, bytes_up;
-	uint64_t busy_down_ns, busy_up_ns;
+	struct ram_sums down, up;
 	struct image_counts states;
 	struct order_sums order;
 	uint64_t shadow_hits;

@@ -463,12 +463,12 @@ static void measure_fetch(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
 	struct core_pool *p = r->pool;
-	const struct ram_queue *q = &p->ram.up;
+	const struct ram_sums *up = &p->ram.up.sums;
 	uint32_t pages = t->match.walk.position - t->match.walk.on_device;
 	double page_ns = 0;
 
-	if (q->bytes)
-		page_ns = (double)q->busy_ns * (double)p->ram.page_bytes / (double)q->bytes;
+	if (up->bytes)
+		page_ns = (double)up->busy_ns * (double)p->ram.page_bytes / (double)up->bytes;
 	floor_restored(&p->floor, pages * p->pool.limits.page_tokens, t->restore_ns,
 		       (uint64_t)(page_ns * pages));
 }

@@ -229,10 +229,12 @@ static void publish_ram(struct core_pool *p)
 	pool_counters_set(c, COUNTER_live_pages_returned, s->returned_pages);
 	pool_counters_set(c, COUNTER_live_sequences_lost, s->lost_sequences);
 	pool_counters_set(c, COUNTER_pool_discards, s->discards);
-	pool_counters_set(c, COUNTER_ram_bytes_down, p->ram.down.bytes);
-	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.bytes);
-	pool_counters_set(c, COUNTER_ram_busy_down_ns, p->ram.down.busy_ns);
-	pool_counters_set(c, COUNTER_ram_busy_up_ns, p->ram.up.busy_ns);
+	pool_counters_set(c, COUNTER_ram_bytes_down, p->ram.down.sums.bytes);
+	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.sums.bytes);
+	pool_counters_set(c, COUNTER_ram_copies_down, p->ram.down.sums.copies);
+	pool_counters_set(c, COUNTER_ram_copies_up, p->ram.up.sums.copies);
+	pool_counters_set(c, COUNTER_ram_busy_down_ns, p->ram.down.sums.busy_ns);
+	pool_counters_set(c, COUNTER_ram_busy_up_ns, p->ram.up.sums.busy_ns);
 	pool_counters_set(c, COUNTER_ram_image_spills, i->spilled);
 	pool_counters_set(c, COUNTER_ram_image_spills_failed, i->spills_failed);
 	pool_counters_set(c, COUNTER_ram_image_restores, i->restored);

@@ -129,10 +129,12 @@ static json_t *pool_moves(const struct core_pool *p)
 {
 	const struct pool_stats *s = stats_of(p);
 	const struct image_counts *i = has_pages(p) ? &p->pool.images.counts : &p->past.states;
+	const struct ram_sums *down = has_pages(p) ? &p->ram.down.sums : &p->past.down;
+	const struct ram_sums *up = has_pages(p) ? &p->ram.up.sums : &p->past.up;
 
 	return json_pack(
 	    "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-	    "s:o, s:o, s:o, s:o, s:o, s:o}",
+	    "s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 	    "leaving_pages", number(p->pool.leaving), "arriving_pages", number(p->pool.arriving),
 	    "leaving_images", number(p->ram.spills.asked - p->ram.spills.told), "spills",
 	    number(s->spills), "spills_kept", number(s->spills_kept), "spills_failed",
@@ -142,8 +144,8 @@ static json_t *pool_moves(const struct core_pool *p)
 	    number(s->restores), "restores_failed", number(s->restores_failed), "image_spills",
 	    number(i->spilled), "image_spills_failed", number(i->spills_failed), "image_restores",
 	    number(i->restored), "image_restores_failed", number(i->restores_failed), "discards",
-	    number(s->discards), "down_bytes", number(p->ram.down.bytes), "up_bytes",
-	    number(p->ram.up.bytes));
+	    number(s->discards), "down_bytes", number(down->bytes), "down_copies",
+	    number(down->copies), "up_bytes", number(up->bytes), "up_copies", number(up->copies));
 }
 
 static json_t *ram_answer(const struct core_pool *p)

@@ -90,6 +90,7 @@ struct device_job {
 	uint32_t copy_tokens; /* COPY: rows of the first tokens only, to distinct pages; 0: all */
 	const struct device_move *moves; /* MOVE: n of them, one after another */
 	uint32_t n_moved;                /* MOVE that failed: so many were done before */
+	uint32_t n_copies;               /* MOVE: in so many copies, as neighbours go at once */
 	uint64_t busy_ns;                /* MOVE: how long the device worked on it */
 	void *window;                    /* MOVE */
 	struct device_rows rows;         /* WRITE, READ */

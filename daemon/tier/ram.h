@@ -59,14 +59,19 @@ struct ram_item {        /* a page on its way */
 	struct seq *seq; /* NULL: of none any more */
 };
 
+struct ram_sums { /* of what was moved in one direction; they only grow */
+	uint64_t bytes;
+	uint64_t copies;  /* that it took: neighbours go at once */
+	uint64_t busy_ns; /* of the device for that, whether it succeeded or not */
+};
+
 struct ram_queue { /* pages on their way in one direction, a ring in the order asked for */
 	struct ram_item *items;
 	uint32_t mask;
 	uint32_t told, sent, asked; /* places: told <= sent <= asked */
 	struct ram_job jobs[RAM_JOBS];
 	uint32_t first_job; /* the oldest in flight */
-	uint64_t bytes;     /* moved, ever */
-	uint64_t busy_ns;   /* of the device for that, whether it succeeded or not */
+	struct ram_sums sums;
 };
 
 struct ram_spills { /* images on their way from their slots to the arena, one after another */

@@ -59,8 +59,8 @@ void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good,
 {
 	struct ram_queue *way = capture ? &rp->down : &rp->up;
 
-	way->bytes += good ? rp->image_bytes : 0;
-	way->busy_ns += busy_ns;
+	way->sums.bytes += good ? rp->image_bytes : 0;
+	way->sums.busy_ns += busy_ns;
 	frames_unpin(rp->ram->arena->frames, place);
 	if (capture && good)
 		record_set_state(arena_header(rp->ram->arena, place), RECORD_VALID);

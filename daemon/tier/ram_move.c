@@ -121,7 +121,7 @@ static void came(struct ram_pool *rp, bool up, struct ram_item item, int result)
 		result = -EIO;
 	if (protection(places_wait_for_copies))
 		frames_unpin(r->arena->frames, item.place);
-	queue_of(rp, up)->bytes += result ? 0 : rp->page_bytes;
+	queue_of(rp, up)->sums.bytes += result ? 0 : rp->page_bytes;
 	if (item.node == NODE_NONE) {
 		park_moved(rp->pool, item.seq, up, item.index, item.page, item.place, result);
 		return;
@@ -191,12 +191,16 @@ static void tell(struct ram_pool *rp, bool up)
 static void job_done(struct job *job)
 {
 	struct ram_job *j = (struct ram_job *)(void *)job;
+	struct ram_sums *sums = &queue_of(j->pool, j->up)->sums;
 
 	must(j->pool->in_flight > 0);
 	j->pool->in_flight--;
 	j->finished = true;
-	queue_of(j->pool, j->up)->busy_ns += j->job.busy_ns;
-	j->job.busy_ns = 0; /* what is left of it may be sent again */
+	sums->busy_ns += j->job.busy_ns;
+	sums->copies += j->job.n_copies;
+	/* What is left of it may be sent again. */
+	j->job.busy_ns = 0;
+	j->job.n_copies = 0;
 	tell(j->pool, j->up);
 }
 

@@ -466,20 +466,33 @@ static void a_drop_at_any_point_takes_nothing_that_is_used(void **state)
 	engine_stop(&operator);
 }
 
+static bool has_been_busy(void *context)
+{
+	*(uint64_t *)context = daemon_pool_counter(&d, "main", "ram_busy_down_ns");
+	return *(uint64_t *)context > 0;
+}
+
 /* The memory of a pool goes back, and with it what KV-RAM has of it. */
 static void a_pool_that_is_dropped_leaves_nothing_in_ram(void **state)
 {
+	uint64_t busy_ns = 0;
+
 	(void)state;
 	start(config, &wide);
 	for (uint32_t i = 0; i < 4; i++)
 		serve_fast(i);
+	assert_true(await(is_at_rest, NULL, LONG_MS));
+	assert_true(await(has_been_busy, &busy_ns, LONG_MS));
 	assert_int_equal(kvhost_pool_detach(&e.pool), 0);
 	assert_int_equal(kvctl(&d, "pool", "drop", "main", NULL), 0);
 	assert_int_equal(tiers_have("tiers.1.used_bytes"), 0);
 	assert_int_equal(tiers_have("pools.0.tiers.1.pages"), 0);
 	/* Counters only grow. */
 	assert_int_equal(tiers_have("pools.0.moves.spills"), 4 * PAGES - KEPT);
+	assert_int_equal(tiers_have("pools.0.moves.down_bytes"), (4 * PAGES - KEPT) * 2621440ll);
 	assert_int_equal(engine_attach(&e, &small), 0);
+	assert_int_equal(tiers_have("pools.0.moves.down_bytes"), (4 * PAGES - KEPT) * 2621440ll);
+	assert_true(daemon_pool_counter(&d, "main", "ram_busy_down_ns") >= busy_ns);
 	for (uint32_t i = 0; i < 4; i++)
 		(void)serve(i);
 	assert_int_equal(serve(0).tier, KVHOST_KV_RAM);

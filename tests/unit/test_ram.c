@@ -84,9 +84,9 @@ static void pages_go_down_and_come_back_with_their_bytes(void **state)
 		assert_int_equal(ram_world_reuse(w, pool, 0, 1, 12), 12);
 		ram_world_check(w);
 		assert_int_equal(w->pools[pool].pool.stats.restores, 12);
-		assert_int_equal(w->pools[pool].ram.down.bytes,
+		assert_int_equal(w->pools[pool].ram.down.sums.bytes,
 				 12 * w->pools[pool].geometry.page_stride);
-		assert_int_equal(w->pools[pool].ram.up.bytes,
+		assert_int_equal(w->pools[pool].ram.up.sums.bytes,
 				 12 * w->pools[pool].geometry.page_stride);
 		assert_true(w->pools[pool].moved > 0);
 	}
@@ -185,6 +185,9 @@ static void jobs_are_few_and_short(void **state)
 	}
 	assert_int_equal(in_ram(w, 0, a, 150), 150);
 	assert_int_equal(in_ram(w, 1, b, 20), 20);
+	/* A chain lies side by side on the device and below: a job is a copy. */
+	assert_in_range(w->pools[0].ram.down.sums.copies, 3, 4);
+	assert_in_range(w->pools[1].ram.down.sums.copies, 5, 8);
 }
 
 /* Nothing on the device is behind others for longer than the jobs in flight: more are asked for
