@@ -271,12 +271,18 @@ static struct seq *open_text(struct ram_world *w, struct ram_world_pool *p, uint
 void ram_world_retain(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t which,
 		      uint32_t n, uint32_t *nodes)
 {
+	ram_world_branch(w, pool, name_space, 0, which, n, nodes);
+}
+
+void ram_world_branch(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t shared,
+		      uint32_t which, uint32_t n, uint32_t *nodes)
+{
 	struct ram_world_pool *p = &w->pools[pool];
 	uint32_t *tokens = malloc((n * PAGE + 1) * sizeof(*tokens));
 	struct seq *s;
 	uint32_t node;
 
-	world_tokens(tokens, n * PAGE + 1, 0, which);
+	world_tokens(tokens, n * PAGE + 1, shared * PAGE, which);
 	s = open_text(w, p, name_space, tokens, n * PAGE + 1);
 	for (uint32_t i = 0; s->committed < n * PAGE; i++) {
 		assert_true(i < 100);

@@ -81,6 +81,9 @@ bool ram_world_step(struct ram_world *w, uint32_t pool, struct seq *s, uint32_t 
 /* Open, compute and close n pages of a text. nodes: NULL or [n]. */
 void ram_world_retain(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t which,
 		      uint32_t n, uint32_t *nodes);
+/* The same of a text whose first pages, `shared` of them, are those of every such text. */
+void ram_world_branch(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t shared,
+		      uint32_t which, uint32_t n, uint32_t *nodes);
 /* Touch it: opened as far as n pages and closed; how many were had. */
 uint32_t ram_world_reuse(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t which,
 			 uint32_t n);
