@@ -100,7 +100,6 @@ struct ram_pool { /* a pool that has KV-RAM below it */
 	struct ram_spills spills;
 	uint32_t in_flight;         /* jobs */
 	struct retain_rank planned; /* of the state that comes down now */
-	bool planned_all;           /* a plan counts on what its pages could give */
 	double opens_per_s;
 	uint64_t rated_ns, rated_tick;
 	/* copies ended, or a place can be had now */

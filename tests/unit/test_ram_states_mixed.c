@@ -134,6 +134,44 @@ static void pages_that_rank_above_a_state_stay(void **state)
 	assert_int_equal(stats(w, HYBRID)->ram_refused, 1);
 }
 
+/* Of two frames of pages some rank below an agent's state; all else is interactive. */
+static struct image_name come_after(struct ram_world *w, uint32_t below, struct image_name *there)
+{
+	const struct states_text important = {.which = 1, .interactive = true};
+
+	start(w, 4, MIDDLE, FRAME_BYTES);
+	put_pages(w, 1, below, false);
+	put_pages(w, 2, 64 - below, true);
+	*there = put_down(w, important, 20);
+	ram_world_wait(w, 10 * SECOND);
+	return put_down(w, text(2), 2);
+}
+
+static void too_few_pages_that_rank_below_a_state_stay(void **state)
+{
+	struct ram_world *w = *state;
+	struct image_name a, b;
+
+	b = come_after(w, 21, &a);
+	assert_true(is(w, a));
+	assert_false(is(w, b));
+	assert_int_equal(w->pools[DENSE].pool.in_ram, 64);
+	assert_int_equal(stats(w, DENSE)->ram_displaced, 0);
+	assert_int_equal(stats(w, HYBRID)->ram_refused, 1);
+}
+
+static void as_many_pages_go_as_suffice(void **state)
+{
+	struct ram_world *w = *state;
+	struct image_name a, b;
+
+	/* Its image wants a frame: all pages, with its own two, are in two of them then. */
+	b = come_after(w, 22, &a);
+	assert_true(is(w, a) && is(w, b));
+	assert_int_equal(w->pools[DENSE].pool.in_ram, 42);
+	assert_int_equal(stats(w, DENSE)->ram_displaced, 22);
+}
+
 /* ---- images that are moved ---- */
 
 /* Seven frames of images, every second one of which goes, and one of their pages: for a page of the
@@ -285,6 +323,8 @@ int main(void)
 	    TEST(pages_that_were_used_longer_ago_go_for_a_state),
 	    TEST(a_state_that_was_used_longer_ago_goes_for_a_page),
 	    TEST(pages_that_rank_above_a_state_stay),
+	    TEST(too_few_pages_that_rank_below_a_state_stay),
+	    TEST(as_many_pages_go_as_suffice),
 	    TEST(images_are_moved_so_that_a_page_fits),
 	    TEST(an_image_that_is_not_moved_stays_where_it_was),
 	    TEST(an_image_that_is_moved_is_no_victim_and_goes_when_it_has_come),
