@@ -111,6 +111,7 @@ struct ram_object {            /* what lies in the arena under this number */
 	struct ram_pool *pool; /* NULL: nothing */
 	uint32_t node;         /* NODE_NONE: a private page of a live sequence; never relocated */
 	uint32_t image;        /* the image of a state at that node; IMAGE_NONE: a page */
+	bool fresh;            /* nothing has been asked for that comes there; pinned till then */
 	uint16_t name_space;   /* that is charged for it */
 };
 
