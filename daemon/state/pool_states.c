@@ -29,11 +29,14 @@ void pool_drop_useless(struct pool *p, uint32_t node)
 
 	/* What it stands on may have waited for it alone. */
 	for (; goes && p->prefix.nodes[node].kind == NODE_TOKENS; node = above) {
-		above = p->prefix.nodes[node].parent;
+		const struct node *n = &p->prefix.nodes[node];
+
+		above = n->parent;
 		goes = prefix_may_leave(&p->prefix, node, TIER_DEVICE);
 		if (goes) {
 			pool_tell_evict(p, node);
-			if (node_is_kept_below(&p->prefix.nodes[node]) && p->below)
+			/* What is being copied down stays until that has ended. */
+			if ((node_is_kept_below(n) || n->moves & NODE_FILLING_RAM) && p->below)
 				(void)pool_send_down(p, node);
 			else
 				pool_let_go(p, node);
