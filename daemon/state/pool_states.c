@@ -9,17 +9,28 @@
 
 static void drop_useless_in_ram(struct pool *p, uint32_t node)
 {
-	const struct node *n;
+	const struct node *nodes = p->prefix.nodes;
+	uint32_t above;
 
-	for (n = &p->prefix.nodes[node];
-	     n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
-	     prefix_may_leave(&p->prefix, node, TIER_RAM);
-	     n = &p->prefix.nodes[node]) {
-		uint32_t above = n->parent;
-
+	/* Its copy has gone: what that stood on may have waited for it. */
+	if (nodes[node].copies[TIER_RAM] == COPY_NONE)
+		node = nodes[node].parent;
+	for (; node != NODE_NONE && nodes[node].kind == NODE_TOKENS &&
+	       prefix_may_leave(&p->prefix, node, TIER_RAM);
+	     node = above) {
+		above = nodes[node].parent;
 		pool_drop_from_ram(p, node);
-		node = above;
 	}
+}
+
+uint32_t pool_first_here(const struct pool *p, uint32_t node)
+{
+	const struct node *nodes = p->prefix.nodes;
+
+	/* Some of them may be free already; where they were is still known. */
+	while (nodes[node].copies[TIER_DEVICE] == COPY_NONE && nodes[node].parent != NODE_NONE)
+		node = nodes[node].parent;
+	return node;
 }
 
 void pool_drop_useless(struct pool *p, uint32_t node)
@@ -42,6 +53,8 @@ void pool_drop_useless(struct pool *p, uint32_t node)
 				pool_let_go(p, node);
 		}
 		drop_useless_in_ram(p, node);
+		if (goes)
+			above = pool_first_here(p, above);
 	}
 }
 
