@@ -60,6 +60,9 @@ static enum capture_skip why_not(const struct seq *s)
 	if (!s->publishing || s->published != s->committed / p->limits.page_tokens ||
 	    s->ids_end < s->committed)
 		return CAPTURE_UNKNOWN;
+	/* It follows another's page that could not be fetched after all. */
+	if (!node_carries(&p->prefix.nodes[s->node]))
+		return CAPTURE_UNKNOWN;
 	if ((is_in_image(s->images, s->n_images, s->committed) || s->committed < s->image_end) &&
 	    protection(images_are_whole))
 		return CAPTURE_IN_IMAGE;

@@ -424,6 +424,47 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 	return false;
 }
 
+/* Of a hybrid pool nothing is kept for nothing. */
+static const char *check_useful(const struct pool *p, uint32_t node)
+{
+	if (prefix_may_leave(&p->prefix, node, TIER_DEVICE))
+		return "a page is on the device that neither a sequence nor a state needs";
+	if (prefix_may_leave(&p->prefix, node, TIER_RAM) && !p->prefix.nodes[node].users)
+		return "a page is in KV-RAM that neither a sequence nor a state needs";
+	return NULL;
+}
+
+static const char *check_nodes(const struct pool *p)
+{
+	uint64_t live = 0, leaving = 0, in_ram = 0;
+	const char *wrong;
+
+	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
+		const struct node *n = &p->prefix.nodes[i];
+		uint32_t page = n->copies[TIER_DEVICE];
+
+		if (n->kind == NODE_FREE || n->kind == NODE_ROOT)
+			continue;
+		leaving += !!(n->moves & NODE_LEAVING);
+		in_ram += n->copies[TIER_RAM] != COPY_NONE;
+		wrong = p->hybrid ? check_useful(p, i) : NULL;
+		if (wrong)
+			return wrong;
+		if (page == COPY_NONE)
+			continue;
+		live += n->users > 0;
+		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
+			return "a node and its page do not name each other";
+		if (n->run == RUN_NONE && !p->hybrid)
+			return "an indexed page is in no run";
+	}
+	if (live != p->live)
+		return "the number of live pages is wrong";
+	if (leaving != p->leaving || in_ram != p->in_ram)
+		return "the number of pages that leave, or that are in KV-RAM, is wrong";
+	return NULL;
+}
+
 static const char *check_sequences(const struct pool *p)
 {
 	uint64_t sequences = 0, ceilings = 0, steps = 0, surplus = 0;
@@ -454,7 +495,6 @@ static const char *check_sequences(const struct pool *p)
 const char *pool_check(const struct pool *p, bool everything)
 {
 	uint64_t indexed = 0, live = 0, ceilings = 0, surplus = 0, allocated;
-	uint64_t leaving = 0, in_ram = 0;
 	uint32_t at = 0;
 	const char *wrong;
 
@@ -487,28 +527,9 @@ const char *pool_check(const struct pool *p, bool everything)
 		return "a reference was taken back at 0";
 	if (!everything)
 		return NULL;
-	live = 0;
-	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
-		const struct node *n = &p->prefix.nodes[i];
-		uint32_t page = n->copies[TIER_DEVICE];
-
-		if (n->kind == NODE_FREE || n->kind == NODE_ROOT)
-			continue;
-		leaving += !!(n->moves & NODE_LEAVING);
-		in_ram += n->copies[TIER_RAM] != COPY_NONE;
-		if (page == COPY_NONE)
-			continue;
-		live += n->users > 0;
-		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
-			return "a node and its page do not name each other";
-		if (n->run == RUN_NONE && !p->hybrid)
-			return "an indexed page is in no run";
-	}
-	if (live != p->live)
-		return "the number of live pages is wrong";
-	if (leaving != p->leaving || in_ram != p->in_ram)
-		return "the number of pages that leave, or that are in KV-RAM, is wrong";
-	wrong = prefix_check(&p->prefix, &at, UINT32_MAX);
+	wrong = check_nodes(p);
+	if (!wrong)
+		wrong = prefix_check(&p->prefix, &at, UINT32_MAX);
 	if (!wrong)
 		wrong = retain_check(&p->retain);
 	if (!wrong)

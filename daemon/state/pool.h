@@ -200,6 +200,9 @@ static inline uint64_t pool_retained(const struct pool *p)
 void pool_count_live(struct pool *p, uint32_t node, int change);
 void pool_tell_evict(const struct pool *p, uint32_t node);
 void pool_evict(struct pool *p, uint32_t node); /* its device copy goes, now */
+/* Of a page whose copy has gone just now: the first one above it that still is on the device, or a
+ * root. */
+uint32_t pool_first_here(const struct pool *p, uint32_t node);
 /* Its device copy was to go as soon as nothing stands on it: it goes now. */
 bool pool_may_follow(const struct pool *p, uint32_t node);
 /* Of a hybrid pool: nobody needs it on the device, and it goes at once, without a copy. */

@@ -9,17 +9,28 @@
 
 static void drop_useless_in_ram(struct pool *p, uint32_t node)
 {
-	const struct node *n;
+	const struct node *nodes = p->prefix.nodes;
+	uint32_t above;
 
-	for (n = &p->prefix.nodes[node];
-	     n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
-	     prefix_may_leave(&p->prefix, node, TIER_RAM);
-	     n = &p->prefix.nodes[node]) {
-		uint32_t above = n->parent;
-
+	/* Its copy has gone: what that stood on may have waited for it. */
+	if (nodes[node].copies[TIER_RAM] == COPY_NONE)
+		node = nodes[node].parent;
+	for (; node != NODE_NONE && nodes[node].kind == NODE_TOKENS &&
+	       prefix_may_leave(&p->prefix, node, TIER_RAM);
+	     node = above) {
+		above = nodes[node].parent;
 		pool_drop_from_ram(p, node);
-		node = above;
 	}
+}
+
+uint32_t pool_first_here(const struct pool *p, uint32_t node)
+{
+	const struct node *nodes = p->prefix.nodes;
+
+	/* Some of them may be free already; where they were is still known. */
+	while (nodes[node].copies[TIER_DEVICE] == COPY_NONE && nodes[node].parent != NODE_NONE)
+		node = nodes[node].parent;
+	return node;
 }
 
 void pool_drop_useless(struct pool *p, uint32_t node)
@@ -29,16 +40,21 @@ void pool_drop_useless(struct pool *p, uint32_t node)
 
 	/* What it stands on may have waited for it alone. */
 	for (; goes && p->prefix.nodes[node].kind == NODE_TOKENS; node = above) {
-		above = p->prefix.nodes[node].parent;
+		const struct node *n = &p->prefix.nodes[node];
+
+		above = n->parent;
 		goes = prefix_may_leave(&p->prefix, node, TIER_DEVICE);
 		if (goes) {
 			pool_tell_evict(p, node);
-			if (node_is_kept_below(&p->prefix.nodes[node]) && p->below)
+			/* What is being copied down stays until that has ended. */
+			if ((node_is_kept_below(n) || n->moves & NODE_FILLING_RAM) && p->below)
 				(void)pool_send_down(p, node);
 			else
 				pool_let_go(p, node);
 		}
 		drop_useless_in_ram(p, node);
+		if (goes)
+			above = pool_first_here(p, above);
 	}
 }
 

@@ -200,6 +200,16 @@ void pool_resume(struct pool *p)
 	end_aside(p);
 }
 
+/* If nothing stands on it any more; then what it stood on may be needed by nobody, either. */
+static void evict_for_good(struct pool *p, uint32_t node)
+{
+	if (!pool_may_follow(p, node))
+		return;
+	pool_evict(p, node);
+	if (p->hybrid)
+		pool_drop_useless(p, pool_first_here(p, node));
+}
+
 void pool_came_down(struct pool *p, uint32_t node, int result)
 {
 	struct node *n = &p->prefix.nodes[node];
@@ -229,8 +239,8 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 	retain_look(&p->retain, node);
 	if (!(n->moves & NODE_LEAVING))
 		p->stats.spills_kept++;
-	else if (pool_may_follow(p, node))
-		pool_evict(p, node);
+	else
+		evict_for_good(p, node);
 	pool_drop_useless(p, node);
 }
 
@@ -302,14 +312,6 @@ int pool_fetch(struct pool *p, uint32_t node)
 	return 0;
 }
 
-/* Where the pages end that go with it because they could not be fetched either. */
-static uint32_t failed_above(const struct pool *p, uint32_t node)
-{
-	while (p->prefix.nodes[node].moves & NODE_FAILED)
-		node = p->prefix.nodes[node].parent;
-	return node;
-}
-
 void pool_came_up(struct pool *p, uint32_t node, int result)
 {
 	struct node *n = &p->prefix.nodes[node];
@@ -325,12 +327,7 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 		p->stats.restores_failed++;
 		n->moves |= NODE_FAILED;
 		retain_look(&p->retain, node);
-		if (pool_may_follow(p, node)) {
-			uint32_t above = failed_above(p, node);
-
-			pool_evict(p, node);
-			pool_drop_useless(p, above);
-		}
+		evict_for_good(p, node);
 		pool_drop_useless(p, node);
 		pool_trim(p); /* what it stood on may go now */
 		return;

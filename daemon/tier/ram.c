@@ -63,11 +63,21 @@ static void enter(struct ram_pool *rp, uint32_t object, uint32_t node, uint32_t 
 	struct ram *r = rp->ram;
 
 	must(object < r->most && !r->objects[object].pool);
-	r->objects[object] =
-	    (struct ram_object){.pool = rp, .node = node, .image = image, .name_space = ns};
+	/* What a state has taken is given back if not all of it can be had: it is not moved before.
+	 */
+	frames_pin(r->arena->frames, object);
+	r->objects[object] = (struct ram_object){
+	    .pool = rp, .node = node, .image = image, .fresh = true, .name_space = ns};
 	r->used_bytes += ram_bytes_of(rp, image);
 	rp->used_bytes += ram_bytes_of(rp, image);
 	r->shares[ns].used_bytes += ram_bytes_of(rp, image) + RAM_KNOWN_BYTES;
+}
+
+void ram_bytes_come(struct ram *r, uint32_t object)
+{
+	if (r->objects[object].fresh)
+		frames_unpin(r->arena->frames, object);
+	r->objects[object].fresh = false;
 }
 
 /* Whose place the newcomer may have, so that it fits or, over its quota, so that it may; NULL
@@ -195,7 +205,6 @@ static int ram_take_private(void *context, uint16_t name_space, uint32_t *place)
 	if (r)
 		return r;
 	enter(rp, *place, NODE_NONE, IMAGE_NONE, name_space);
-	frames_pin(rp->ram->arena->frames, *place);
 	return 0;
 }
 
@@ -244,8 +253,7 @@ static void ram_give(void *context, uint32_t place)
 	rp->used_bytes -= bytes;
 	share->used_bytes -= bytes + RAM_KNOWN_BYTES;
 	record_set_state(arena_header(r->arena, place), RECORD_FREE);
-	if (o->node == NODE_NONE)
-		frames_unpin(r->arena->frames, place);
+	ram_bytes_come(r, place);
 	frames_give(r->arena->frames, place);
 	*o = (struct ram_object){0};
 }

@@ -100,7 +100,6 @@ struct ram_pool { /* a pool that has KV-RAM below it */
 	struct ram_spills spills;
 	uint32_t in_flight;         /* jobs */
 	struct retain_rank planned; /* of the state that comes down now */
-	bool planned_all;           /* a plan counts on what its pages could give */
 	double opens_per_s;
 	uint64_t rated_ns, rated_tick;
 	/* copies ended, or a place can be had now */
@@ -112,6 +111,7 @@ struct ram_object {            /* what lies in the arena under this number */
 	struct ram_pool *pool; /* NULL: nothing */
 	uint32_t node;         /* NODE_NONE: a private page of a live sequence; never relocated */
 	uint32_t image;        /* the image of a state at that node; IMAGE_NONE: a page */
+	bool fresh;            /* nothing has been asked for that comes there; pinned till then */
 	uint16_t name_space;   /* that is charged for it */
 };
 

@@ -53,6 +53,7 @@ void ram_image_begin(struct ram_pool *rp, uint32_t image, bool capture)
 	if (capture)
 		ram_describe_image(rp, image);
 	frames_pin(rp->ram->arena->frames, rp->pool->images.image[image].place);
+	ram_bytes_come(rp->ram, rp->pool->images.image[image].place);
 }
 
 void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good, uint64_t busy_ns)

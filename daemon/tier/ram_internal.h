@@ -13,6 +13,9 @@ uint32_t ram_move_private(void *context, bool up, struct seq *s, uint32_t index,
 			  uint32_t place);
 void ram_orphan(void *context, bool up, uint32_t ticket);
 
+/* What was taken is to get its bytes, and pinned for that. */
+void ram_bytes_come(struct ram *r, uint32_t object);
+
 /* Begin to move pieces so that an object of this size fits, unless that is under way. */
 void ram_relocate(struct ram_pool *rp, int size);
 

@@ -86,6 +86,7 @@ void ram_down(void *context, uint32_t node)
 		    arena_header(rp->ram->arena, rp->pool->prefix.nodes[node].copies[TIER_RAM]),
 		    RECORD_VALID);
 	ask(rp, false, item_of(rp, node));
+	ram_bytes_come(rp->ram, rp->pool->prefix.nodes[node].copies[TIER_RAM]);
 }
 
 void ram_up(void *context, uint32_t node)

@@ -6,8 +6,8 @@
 
 #define NS_PER_SECOND 1e9
 
-#define PLAN_STATES 64   /* states that one plan may give up */
-#define PLAN_PAGES  4096 /* pages that stand alone, of other pools, that it counts on */
+#define PLAN_VICTIMS 256  /* states, and runs of pages that stand alone, that one plan counts on */
+#define PLAN_PAGES   4096 /* of such pages, that go for one image */
 
 /* With `more` bytes beside what it has. */
 enum ram_claim ram_claim_of(const struct ram *r, uint16_t name_space, uint64_t more)
@@ -114,7 +114,7 @@ static bool would_make_room(const struct ram_pool *rp, const struct ram_pool *ot
 static bool helps(const struct ram_pool *rp, const struct ram_pool *other, enum ram_help help)
 {
 	if (help == RAM_ALL_HELP || rp == other)
-		return !other->planned_all;
+		return true;
 	return help == RAM_THOSE_WITH_ROOM_HELP && would_make_room(rp, other);
 }
 
@@ -199,7 +199,7 @@ uint32_t ram_victims_for(const struct ram_candidate *newcomer)
 /* ---- plans ---- */
 
 struct plan {
-	struct ram_candidate states[PLAN_STATES];
+	struct ram_candidate victims[PLAN_VICTIMS];
 	uint32_t n;
 	int64_t more[FRAMES_SIZES_MAX]; /* objects of each size, with what the newcomer wants */
 	uint64_t used_bytes[RETAIN_NAMESPACES]; /* before it */
@@ -211,16 +211,17 @@ static void begin(const struct ram *r, struct plan *plan)
 		plan->used_bytes[ns] = r->shares[ns].used_bytes;
 }
 
-/* What a pool of pages that stand alone could give, without looking at each. */
-static void count_on_pages(struct plan *plan, struct ram_pool *rp)
+/* Pages that stand alone go one after another from the end of a run: all of it, or as many as are
+ * needed then. */
+static void count_on_run(struct plan *plan, const struct ram_candidate *c)
 {
-	const struct pool *p = rp->pool;
+	struct ram_pool *rp = c->pool;
+	uint64_t pages = retain_pass_over(&rp->pool->retain, c->node);
 
-	rp->planned_all = true;
-	plan->more[rp->size] -= (int64_t)at_most(p->in_ram, PLAN_PAGES);
-	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++)
-		rp->ram->shares[ns].used_bytes -=
-		    at_most(p->shares[ns].in_ram, PLAN_PAGES) * ram_object_bytes(rp);
+	plan->victims[plan->n++] = *c;
+	plan->more[rp->size] -= (int64_t)pages;
+	rp->ram->shares[rp->pool->prefix.nodes[c->node].name_space].used_bytes -=
+	    pages * ram_object_bytes(rp);
 }
 
 static void count_on_state(struct plan *plan, const struct ram_candidate *c)
@@ -229,7 +230,7 @@ static void count_on_state(struct plan *plan, const struct ram_candidate *c)
 	uint64_t pages = pool_plan_give_up(rp->pool, c->image);
 	uint16_t ns = rp->pool->images.image[c->image].name_space;
 
-	plan->states[plan->n++] = *c;
+	plan->victims[plan->n++] = *c;
 	plan->more[rp->size] -= (int64_t)pages;
 	plan->more[rp->image_size]--;
 	rp->ram->shares[ns].used_bytes -=
@@ -238,12 +239,16 @@ static void count_on_state(struct plan *plan, const struct ram_candidate *c)
 
 static void undo(struct ram *r, struct plan *plan)
 {
-	for (uint32_t i = plan->n; i > 0; i--)
-		pool_plan_undo(plan->states[i - 1].pool->pool, plan->states[i - 1].image);
+	for (uint32_t i = plan->n; i > 0; i--) {
+		const struct ram_candidate *c = &plan->victims[i - 1];
+
+		if (c->image != IMAGE_NONE)
+			pool_plan_undo(c->pool->pool, c->image);
+		else
+			retain_put_back(&c->pool->pool->retain, c->node);
+	}
 	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++)
 		r->shares[ns].used_bytes = plan->used_bytes[ns];
-	list_for_each(link, following, &r->pools) list_entry(link, struct ram_pool, in_ram)
-	    ->planned_all = false;
 }
 
 /* Until the newcomer fits, and its namespace may have so many bytes more: false, it never does. */
@@ -262,14 +267,14 @@ static bool make_plan(struct ram_candidate *newcomer, uint64_t more, struct plan
 		if (!over && frames_would_hold(r->arena->frames, plan->more))
 			return true;
 		c = ram_weakest(rp, over ? 1ull << ns : UINT64_MAX, RAM_ALL_HELP);
-		if (!c.pool || plan->n == PLAN_STATES)
+		if (!c.pool || plan->n == PLAN_VICTIMS)
 			return false;
 		if (over)
 			c.claim = newcomer->claim;
 		if (!ram_is_weaker(r, &c, newcomer) && protection(only_what_ranks_below_goes))
 			return false;
 		if (c.image == IMAGE_NONE)
-			count_on_pages(plan, c.pool);
+			count_on_run(plan, &c);
 		else
 			count_on_state(plan, &c);
 	}
@@ -293,8 +298,10 @@ int ram_plan(void *context, uint32_t image, uint32_t pages, bool with_image)
 	enough = make_plan(&newcomer, more, &plan) || !protection(room_is_planned_first);
 	undo(r, &plan);
 	for (uint32_t i = 0; enough && i < plan.n; i++) {
-		ram_tell_displaced(&newcomer, POOL_NEED_NONE, &plan.states[i], true);
-		ram_give_up(&plan.states[i]);
+		if (plan.victims[i].image == IMAGE_NONE)
+			continue; /* pages go as they are needed */
+		ram_tell_displaced(&newcomer, POOL_NEED_NONE, &plan.victims[i], true);
+		ram_give_up(&plan.victims[i]);
 	}
 	if (!enough)
 		ram_tell_displaced(&newcomer, POOL_NEED_NONE, &nobody, true);

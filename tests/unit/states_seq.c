@@ -6,19 +6,12 @@
 
 /* ---- sequences ---- */
 
-void states_step(struct states *w, struct seq *s, uint32_t target)
+void states_commit(struct states *w, struct seq *s, uint32_t tokens)
 {
 	const struct pool *p = &w->pool;
-	uint32_t before = s->published, n, node;
-	int r;
+	uint32_t before = s->published, node;
 
-	assert_int_equal(step_wants(s, target, 0, &n), 0);
-	for (int i = 0; (r = step_begin(s, target, 0, n)) == POOL_WAIT && i < 1000; i++) {
-		states_settle(w);
-		world_clean(&w->pool);
-	}
-	assert_int_equal(r, 0);
-	world_commit(s, target - s->step.start, NULL);
+	world_commit(s, tokens, NULL);
 	node = s->node;
 	for (uint32_t i = s->published; i > before; i--) {
 		const struct node *it = &p->prefix.nodes[node];
@@ -27,6 +20,20 @@ void states_step(struct states *w, struct seq *s, uint32_t target)
 			w->in_page[it->copies[TIER_DEVICE]] = it->key.low;
 		node = it->parent;
 	}
+}
+
+void states_step(struct states *w, struct seq *s, uint32_t target)
+{
+	uint32_t n;
+	int r;
+
+	assert_int_equal(step_wants(s, target, 0, &n), 0);
+	for (int i = 0; (r = step_begin(s, target, 0, n)) == POOL_WAIT && i < 1000; i++) {
+		states_settle(w);
+		world_clean(&w->pool);
+	}
+	assert_int_equal(r, 0);
+	states_commit(w, s, target - s->step.start);
 }
 
 uint32_t states_capture_begins(struct states *w, struct seq *s, enum image_kind kind, bool is_user,

@@ -362,6 +362,21 @@ static const char *wrong_pages(const struct states *w, uint32_t *units)
 	return NULL;
 }
 
+/* Pages and places belong to who has asked for a copy until it ends. */
+static const char *wrong_queue(const struct states *w, const struct states_queue *q)
+{
+	for (uint32_t i = q->first; i != q->end; i++) {
+		const struct states_copy *c = &q->copy[i % COPIES];
+		const struct node *n = &w->pool.prefix.nodes[c->node];
+
+		if (n->kind != NODE_TOKENS || n->id != c->id)
+			return "a page is gone while it is copied";
+		if (n->copies[TIER_DEVICE] != c->page || n->copies[TIER_RAM] != c->place)
+			return "a page has left a tier while it is copied from there or to it";
+	}
+	return NULL;
+}
+
 static const char *wrong_images(const struct states *w, uint32_t *units)
 {
 	const struct images *s = &w->pool.images;
@@ -393,6 +408,10 @@ const char *states_wrong(const struct states *w)
 	uint32_t units = 0;
 	const char *wrong = wrong_pages(w, &units);
 
+	if (!wrong)
+		wrong = wrong_queue(w, &w->down);
+	if (!wrong)
+		wrong = wrong_queue(w, &w->up);
 	if (!wrong)
 		wrong = wrong_images(w, &units);
 	if (!wrong && units != w->used)

@@ -104,6 +104,8 @@ void states_wait(struct states *w, uint64_t ns);
 
 /* ---- sequences ---- */
 
+/* Commit the open step: what it publishes has its bytes. */
+void states_commit(struct states *w, struct seq *s, uint32_t tokens);
 void states_step(struct states *w, struct seq *s, uint32_t target);
 /* Begin to capture where it is now: the state, or IMAGE_NONE and why in *skip (may be NULL). */
 uint32_t states_capture_begins(struct states *w, struct seq *s, enum image_kind kind, bool is_user,

@@ -134,6 +134,44 @@ static void pages_that_rank_above_a_state_stay(void **state)
 	assert_int_equal(stats(w, HYBRID)->ram_refused, 1);
 }
 
+/* Of two frames of pages some rank below an agent's state; all else is interactive. */
+static struct image_name come_after(struct ram_world *w, uint32_t below, struct image_name *there)
+{
+	const struct states_text important = {.which = 1, .interactive = true};
+
+	start(w, 4, MIDDLE, FRAME_BYTES);
+	put_pages(w, 1, below, false);
+	put_pages(w, 2, 64 - below, true);
+	*there = put_down(w, important, 20);
+	ram_world_wait(w, 10 * SECOND);
+	return put_down(w, text(2), 2);
+}
+
+static void too_few_pages_that_rank_below_a_state_stay(void **state)
+{
+	struct ram_world *w = *state;
+	struct image_name a, b;
+
+	b = come_after(w, 21, &a);
+	assert_true(is(w, a));
+	assert_false(is(w, b));
+	assert_int_equal(w->pools[DENSE].pool.in_ram, 64);
+	assert_int_equal(stats(w, DENSE)->ram_displaced, 0);
+	assert_int_equal(stats(w, HYBRID)->ram_refused, 1);
+}
+
+static void as_many_pages_go_as_suffice(void **state)
+{
+	struct ram_world *w = *state;
+	struct image_name a, b;
+
+	/* Its image wants a frame: all pages, with its own two, are in two of them then. */
+	b = come_after(w, 22, &a);
+	assert_true(is(w, a) && is(w, b));
+	assert_int_equal(w->pools[DENSE].pool.in_ram, 42);
+	assert_int_equal(stats(w, DENSE)->ram_displaced, 22);
+}
+
 /* ---- images that are moved ---- */
 
 /* Seven frames of images, every second one of which goes, and one of their pages: for a page of the
@@ -279,16 +317,49 @@ static void an_image_that_is_claimed_while_it_is_moved_stays_where_it_was(void *
 	free(tokens);
 }
 
+/* A state of large pages goes down where five frames are free, but no four side by side: what it
+ * has taken when it has to wait for moves is given back, and so it is not being moved. */
+static void what_a_state_has_taken_is_not_moved_before_it_is_used(void **state)
+{
+	struct ram_world *w = *state;
+	const struct states_text t = text(99);
+	struct ram_world_wish wish[] = {
+	    {.page_bytes = MIDDLE, .pages = 16, .image_bytes = FRAME_BYTES, .slots = 8},
+	    {.page_bytes = WIDE, .pages = 8, .image_bytes = FRAME_BYTES, .slots = 1}};
+	struct image_name a[7], large;
+
+	ram_world_init(w, &(struct ram_world_limits){.arena_bytes = 8 * FRAME_BYTES,
+						     .n_pools = 2,
+						     .pool = {wish[0], wish[1]}});
+	for (uint32_t i = 0; i < 7; i++)
+		a[i] = put_down(w, text(1 + i), 1);
+	for (uint32_t i = 0; i < 5; i++)
+		pool_give_up(&w->pools[0].pool, a[i].image);
+	large = ram_states_retain(w, 1, &t, 2 * PAGE);
+	assert_int_equal(pool_push_down(&w->pools[1].pool, large.image), POOL_WAIT);
+	assert_true(w->ram->n_plan > 0);
+	ram_world_check(w);
+	assert_int_equal(w->pools[1].ram.used_bytes, 0);
+	ram_states_push_down(w, 1, large);
+	ram_world_check(w);
+	assert_int_equal(w->pools[1].pool.indexed, 0);
+	assert_int_equal(ram_states_reuse(w, 1, &t, 2 * PAGE + 1), 2 * PAGE);
+	assert_true(is(w, a[5]) && is(w, a[6]));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(pages_that_were_used_longer_ago_go_for_a_state),
 	    TEST(a_state_that_was_used_longer_ago_goes_for_a_page),
 	    TEST(pages_that_rank_above_a_state_stay),
+	    TEST(too_few_pages_that_rank_below_a_state_stay),
+	    TEST(as_many_pages_go_as_suffice),
 	    TEST(images_are_moved_so_that_a_page_fits),
 	    TEST(an_image_that_is_not_moved_stays_where_it_was),
 	    TEST(an_image_that_is_moved_is_no_victim_and_goes_when_it_has_come),
 	    TEST(an_image_that_is_claimed_while_it_is_moved_stays_where_it_was),
+	    TEST(what_a_state_has_taken_is_not_moved_before_it_is_used),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -454,6 +454,35 @@ static void a_state_given_up_while_it_goes_down_leaves_nothing(void **state)
 	}
 }
 
+/* It was in use when its copy began: it waits for that, though nobody needs it any more. */
+static void a_page_does_not_leave_under_its_copy(void **state)
+{
+	struct states *w = *state;
+	struct image_name a, b;
+	struct seq *s;
+
+	start_again(w, &(struct states_limits){.pages = 8, .units = 40, .image_units = IMAGE});
+	a = retain(w, &one, 2 * PAGE);
+	s = states_open(w, &one, 3 * PAGE);
+	assert_int_equal(s->committed, 2 * PAGE);
+	states_push_down(w, a.image);
+	assert_state(w, a, "Rp", "dF dF");
+	pool_give_up(&w->pool, a.image);
+	world_close(&s);
+	states_check(w);
+	assert_int_equal(w->pool.leaving, 2);
+	/* Others take the pages, and one makes the same text again. */
+	s = states_open(w, &two, 2 * PAGE);
+	states_step(w, s, 2 * PAGE);
+	states_check(w);
+	b = retain(w, &one, 2 * PAGE);
+	states_push_down(w, b.image);
+	states_settle(w);
+	assert_state(w, b, "Rp", "R R");
+	world_close(&s);
+	assert_int_equal(states_reuse(w, &one, 3 * PAGE), 2 * PAGE);
+}
+
 static void a_namespace_is_dropped_from_all_tiers(void **state)
 {
 	struct states *w = *state;
@@ -563,6 +592,7 @@ int main(void)
 	    TEST(a_state_takes_the_pages_of_one_that_is_given_up_while_it_leaves),
 	    TEST(a_state_that_is_copied_from_goes_when_that_has_ended),
 	    TEST(a_state_given_up_while_it_goes_down_leaves_nothing),
+	    TEST(a_page_does_not_leave_under_its_copy),
 	    TEST(a_namespace_is_dropped_from_all_tiers),
 	    TEST(a_conversation_that_goes_on_gives_up_what_it_had_below),
 	    TEST(switched_off_the_pages_of_a_state_do_not_stay),

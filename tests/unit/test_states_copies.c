@@ -275,6 +275,45 @@ static void a_state_whose_page_is_not_copied_can_be_given_up(void **state)
 	}
 }
 
+/* Its copy fails when nobody needs it any more: it goes, too. */
+static void a_page_of_a_state_that_is_given_up_may_fail_as_well(void **state)
+{
+	struct states *w = *state;
+	struct image_name a;
+
+	start_again(w, 0, 40);
+	a = retain(w, &one, 2 * PAGE + 5);
+	states_push_down(w, a.image);
+	pool_give_up(&w->pool, a.image);
+	for (uint32_t i = 0; i < 3; i++) {
+		states_down_ends(w, -EIO);
+		states_check(w);
+	}
+	assert_state(w, a, "-", NULL);
+	assert_int_equal(w->pool.indexed + w->used, 0);
+}
+
+/* What is to be written again when it leaves the device is not written for a state that goes. */
+static void nothing_is_copied_down_of_a_state_that_is_given_up(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, &one, 2 * PAGE);
+	struct seq *s = states_open(w, &one, 2 * PAGE + 1);
+	enum capture_skip skip;
+
+	states_push_down(w, a.image);
+	states_down_ends(w, -EIO);
+	states_settle(w);
+	states_capture_begins(w, s, IMAGE_CHECKPOINT, false, &skip);
+	assert_int_equal(skip, CAPTURE_EXISTS);
+	world_close(&s);
+	assert_state(w, a, "DRp", "dR dS");
+	pool_give_up(&w->pool, a.image);
+	assert_int_equal(states_copies(&w->down), 0);
+	assert_state(w, a, "-", NULL);
+	assert_int_equal(w->pool.indexed + w->used, 0);
+}
+
 /* ---- where a new image goes ---- */
 
 static void an_image_goes_to_a_slot_then_to_the_tier_below(void **state)
@@ -419,6 +458,8 @@ int main(void)
 	    TEST(a_page_that_could_not_be_copied_twice_hides_what_stands_on_it),
 	    TEST(a_shared_page_that_fails_is_tried_for_both),
 	    TEST(a_state_whose_page_is_not_copied_can_be_given_up),
+	    TEST(a_page_of_a_state_that_is_given_up_may_fail_as_well),
+	    TEST(nothing_is_copied_down_of_a_state_that_is_given_up),
 	    TEST(an_image_goes_to_a_slot_then_to_the_tier_below),
 	    TEST(an_image_takes_the_place_of_what_ranks_below_it),
 	    TEST(else_it_takes_the_slot_of_a_state_on_the_device),

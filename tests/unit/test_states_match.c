@@ -410,6 +410,45 @@ static void a_partial_page_that_does_not_come_leaves_another_in_its_place(void *
 	free(tokens);
 }
 
+/* Who computes the same meanwhile follows the pages that are being fetched. When that fails there
+ * is nothing on the device that a state could be kept with. */
+static void what_follows_a_page_that_does_not_come_is_not_captured(void **state)
+{
+	uint32_t *tokens = states_tokens(&one, 4 * PAGE);
+	struct match_wish wish = world_wish(tokens, 4 * PAGE), anew = wish;
+
+	for (uint32_t part = 0; part < 6; part += 5) {
+		struct states *w = *state;
+		struct image_name a = retain(w, 3 * PAGE);
+		enum capture_skip skip;
+		struct opening *o;
+		struct seq *s, *t = NULL;
+
+		put_down(w, a);
+		anew.max_cached_tokens = 0;
+		s = states_open_wish(w, &anew, 4 * PAGE);
+		o = states_open_begins(w, &wish, 4 * PAGE);
+		assert_int_equal(states_open_turn(w, &o, ALL, &t), POOL_WAIT);
+		states_step(w, s, 3 * PAGE);
+		assert_int_equal(s->published, 3);
+		if (part)
+			states_step(w, s, 3 * PAGE + part);
+		states_up_ends(w, -EIO);
+		states_settle(w);
+		states_check(w);
+		states_capture_begins(w, s, IMAGE_CHECKPOINT, false, &skip);
+		assert_int_equal(skip, CAPTURE_UNKNOWN);
+		states_check(w);
+		world_close(&s);
+		while (states_open_turn(w, &o, ALL, &t))
+			states_settle(w);
+		world_close(&t);
+		states_deinit(w);
+		start(w, 0);
+	}
+	free(tokens);
+}
+
 static void after_a_failure_the_floor_does_not_hide_it(void **state)
 {
 	struct states *w = *state;
@@ -589,6 +628,7 @@ int main(void)
 	    TEST(with_no_state_before_it_nothing_is_left),
 	    TEST(an_image_that_does_not_come_leaves_the_state_before_it),
 	    TEST(a_partial_page_that_does_not_come_leaves_another_in_its_place),
+	    TEST(what_follows_a_page_that_does_not_come_is_not_captured),
 	    TEST(after_a_failure_the_floor_does_not_hide_it),
 	    TEST(a_state_without_its_image_or_its_last_page_is_not_found),
 	    TEST(a_state_that_is_given_up_after_it_was_found_is_had_whole_or_not),
