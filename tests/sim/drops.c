@@ -97,8 +97,8 @@ static void check_states(struct sim *w, const struct pool *p, uint32_t namespace
 		const struct image *it = &p->images.image[i];
 
 		if (it->state == IMAGE_FREE || !(namespaces >> it->name_space & 1) ||
-		    it->id > d->next_state || it->touched > d->touch ||
-		    is_copied_for_nobody(it) || d->used[it->node] == p->prefix.nodes[it->node].id)
+		    it->id > d->next_state || it->touched > d->touch || is_copied_for_nobody(it) ||
+		    d->used[it->node] == p->prefix.nodes[it->node].id)
 			continue;
 		sim_fail(w, "a state stays that nobody has used since all was dropped (%u, %s%s)",
 			 it->state, it->on_device ? "device " : "", it->in_ram ? "KV-RAM" : "");

@@ -19,11 +19,11 @@
 #define SIM_SECTIONS    2
 #define SIM_STATE_WORDS 3
 #define SIM_STATE_BYTES (SIM_STATE_WORDS * 8) /* or more, with the words far apart */
-#define SIM_PAGE_MOST   (33u << 12) /* a page with more bytes than its rows need */
+#define SIM_PAGE_MOST   (33u << 12)           /* a page with more bytes than its rows need */
 #define SIM_LARGE_PAGES 48
-#define SIM_STATE_MOST  (2u << 20)            /* of it */
-#define SIM_RING        128                   /* entries */
-#define SIM_RING_AHEAD  112 /* most of a step: what it writes may come to nothing */
+#define SIM_STATE_MOST  (2u << 20) /* of it */
+#define SIM_RING        128        /* entries */
+#define SIM_RING_AHEAD  112        /* most of a step: what it writes may come to nothing */
 #define SIM_RING_KEPT   (SIM_RING - SIM_RING_AHEAD)
 #define SIM_CAPTURES    4096
 

@@ -9,7 +9,8 @@
 
 #define ALLOW(status)  (1u << -(status))
 #define SLOT_BYTES     4096ull
-#define POOL_BYTES     (SIM_LARGE_PAGES * SIM_PAGE_MOST + SIM_LANES * (2 * SIM_STATE_MOST + SLOT_BYTES))
+#define LANE_BYTES     (2 * SIM_STATE_MOST + SLOT_BYTES)
+#define POOL_BYTES     (SIM_LARGE_PAGES * SIM_PAGE_MOST + SIM_LANES * LANE_BYTES)
 #define RETAINED_BYTES (SIM_RETAINED * (SIM_STATE_MOST + SLOT_BYTES))
 
 static _Alignas(4096) char pool_bytes[POOL_BYTES];
@@ -98,7 +99,8 @@ void ask_attach(struct sim_client *c)
 	layers[0] = (struct payload_layer){.kv_heads = 1, .k_head_dim = 2, .v_head_dim = 2};
 	layers[1] = (struct payload_layer){.kv_heads = 1, .k_head_dim = 2, .v_head_dim = 0};
 	if (n_layers > 2) /* of which nobody writes a row */
-		layers[2] = (struct payload_layer){.kv_heads = 64, .k_head_dim = 32, .v_head_dim = 0};
+		layers[2] =
+		    (struct payload_layer){.kv_heads = 64, .k_head_dim = 32, .v_head_dim = 0};
 	if (n_sections)
 		images_describe(c->sim, layers + n_layers);
 	o->allowed |= ALLOW(WIRE_EMISMATCH);

@@ -145,8 +145,8 @@ struct sim {
 	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, live, somebody_waits;
 	uint32_t state_bytes; /* of the section that a step replaces */
 	uint32_t page_bytes;
-	uint32_t work_rate;   /* of 100: how often an executor runs a job */
-	uint32_t moves;       /* after each event: how fast things go on */
+	uint32_t work_rate; /* of 100: how often an executor runs a job */
+	uint32_t moves;     /* after each event: how fast things go on */
 	bool core_sleeps, slept;
 	bool busy; /* the last turn of the core had something to do */
 	uint64_t sleep_until_ns;
@@ -244,7 +244,6 @@ void check_view(struct sim_client *c, struct sim_view *v); /* committed rows are
 void check_admissions(struct sim *w);
 void check_rest(struct sim *w);
 void check_empty(struct sim *w);
-
 void driver_event(struct sim *w); /* driver.c */
 
 #endif

@@ -268,8 +268,7 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 		  w->config.pools[0].retained_order, w->rules, o.keys.kept_bits,
 		  w->spill.on ? w->spill.arena->most_objects : 0,
 		  (unsigned long long)w->config.pools[0].ram_floor_tokens, w->spill.down_fails,
-		  w->spill.up_fails, w->spill.hangs, w->state_bytes,
-		  w->page_bytes);
+		  w->spill.up_fails, w->spill.hangs, w->state_bytes, w->page_bytes);
 	for (uint32_t i = 0; i < w->n_clients; i++) {
 		w->clients[i] = (struct sim_client){
 		    .sim = w,
