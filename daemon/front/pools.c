@@ -6,6 +6,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/front/below.h"
 #include "daemon/front/hybrid.h"
 
 int core_pools_init(struct core *c)
@@ -45,7 +46,7 @@ void core_pools_deinit(struct core *c)
 
 		if (p->pool.limits.pages) {
 			must(p->mover.in_flight == 0);
-			ram_pool_abandon(&p->ram);
+			below_abandon(p);
 			pool_deinit(&p->pool);
 		}
 		segment_free(&p->memory.segment);
