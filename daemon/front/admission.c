@@ -41,8 +41,12 @@ static struct list *admit(struct request *r, struct seq *seq)
 bool admission_try(struct request *r, struct seq *seq)
 {
 	struct core_pool *p = r->pool;
-	struct list *where = admit(r, seq);
 	bool waited = !list_is_empty(&r->in_wait);
+	struct list *where;
+
+	if (p->state != CORE_POOL_READY)
+		return refused(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
+	where = admit(r, seq);
 
 	if (!where) {
 		if (waited) {

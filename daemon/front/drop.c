@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/front/below.h"
 #include "daemon/front/request.h"
 
 /* Requests that a session left behind when it detached. */
@@ -107,15 +108,15 @@ static void give_back(struct core_pool *p)
 	p->past = (struct pool_past){.stats = p->pool.stats,
 				     .zeroed = p->mover.zeroed,
 				     .copied = p->mover.copied,
-				     .bytes_down = p->ram.down.bytes,
-				     .bytes_up = p->ram.up.bytes,
+				     .down = p->ram.down.sums,
+				     .up = p->ram.up.sums,
 				     .collisions = p->pool.prefix.collisions,
 				     .refused_references = p->pool.pages.refused_references,
 				     .states = p->pool.images.counts,
 				     .order = order_sums(p),
 				     .shadow_hits = p->pool.shadow.hits};
 	core_pool_publish(p);
-	ram_pool_deinit(&p->ram);
+	below_remove(p);
 	pool_deinit(&p->pool);
 	p->mover = (struct mover){0};
 	p->freeing = true;
@@ -129,8 +130,8 @@ void core_pool_remember(struct core_pool *p)
 	p->pool.stats = p->past.stats;
 	p->mover.zeroed = p->past.zeroed;
 	p->mover.copied = p->past.copied;
-	p->ram.down.bytes = p->past.bytes_down;
-	p->ram.up.bytes = p->past.bytes_up;
+	p->ram.down.sums = p->past.down;
+	p->ram.up.sums = p->past.up;
 	p->pool.prefix.collisions = p->past.collisions;
 	p->pool.pages.refused_references = p->past.refused_references;
 	p->pool.images.counts = p->past.states;

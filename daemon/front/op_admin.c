@@ -107,6 +107,11 @@ static void warn_of_pool(const struct core_pool *p, json_t *warnings)
 		json_array_append_new(
 		    warnings,
 		    json_sprintf("pool %s: KV-RAM does not serve it: %s", name, p->ram_note));
+	if (p->state == CORE_POOL_READY && below_is_degraded(p))
+		json_array_append_new(
+		    warnings, json_sprintf("pool %s: copies to KV-RAM fail, and are tried again; "
+					   "live sequences make no room for others",
+					   name));
 	if (p->state == CORE_POOL_FAILED)
 		json_array_append_new(warnings,
 				      json_sprintf("pool %s: its memory has failed", name));

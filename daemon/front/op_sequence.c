@@ -54,6 +54,7 @@ static enum run_result fork_finish(struct request *r)
 	}
 	r->u.prompt.seq = NULL;
 	seq_set_rank(seq, request_rank(r));
+	core_pool_offer(r->pool, r);
 	q->system_end = r->sequence->system_end;
 	q->user_end = r->sequence->user_end;
 	if (charge_sequence(q)) {
@@ -95,10 +96,13 @@ static enum run_result fork_image(struct request *r)
 static void page_copied(struct mover_copy *copy, int result)
 {
 	struct request *r = copy->owner;
+	struct core_pool *p = copy->mover->context;
 
 	free(copy);
-	if (!r)
+	if (!r) {
+		core_pool_settle(p); /* a page may be free now */
 		return;
+	}
 	r->u.prompt.copy = NULL;
 	if (result == 0) {
 		request_ready(r);
@@ -127,8 +131,7 @@ static enum run_result fork_page(struct request *r)
 	if (result == POOL_MORE)
 		return RUN_MORE;
 	if (result == POOL_WAIT) {
-		request_wait(r, &p->starving);
-		mover_kick(&p->mover);
+		request_starve(r);
 		return RUN_WAIT;
 	}
 	if (!list_is_empty(&r->in_wait)) {
@@ -186,11 +189,11 @@ static enum run_result fork_share(struct request *r, uint32_t *budget)
 		if (result != RUN_DONE || r->reply.status)
 			return result;
 	}
-	if (seq_fork_needs_page(parent) && p->pages.count[PAGE_CLEAN] == 0 && !r->batch) {
+	if (seq_fork_needs_page(parent) && !r->batch &&
+	    (!pool_keep_quota(p, parent->name_space, 1) || p->pages.count[PAGE_CLEAN] == 0)) {
 		if (park_make_room(p, 1, request_rank(r)) == POOL_MORE)
 			return RUN_MORE;
-		request_wait(r, &r->pool->starving);
-		mover_kick(&r->pool->mover);
+		request_starve(r);
 		return RUN_WAIT;
 	}
 	if (seq_fork(parent, t->seq, &t->copy_from)) {
@@ -208,6 +211,11 @@ static enum run_result fork_run(struct request *r, uint32_t *budget)
 
 	if (r->batch && r->pool->pool.hybrid)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for a copy of an image");
+	if (r->pool->state != CORE_POOL_READY) {
+		close_fork(r);
+		return refuse(r, WIRE_EIO, "the memory of pool %s has failed",
+			      r->pool->config->name);
+	}
 	if (!t->seq && !fork_make(r))
 		return RUN_DONE;
 	if (!t->seq->admitted && !admission_try(r, t->seq)) {

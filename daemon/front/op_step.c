@@ -62,10 +62,14 @@ static void drop_step(struct sequence *q)
 static void begin_copied(struct mover_copy *copy, int result)
 {
 	struct request *r = copy->owner;
+	struct core_pool *p = copy->mover->context;
 
 	free(copy);
-	if (!r)
-		return; /* abandoned: its step has ended already */
+	if (!r) {
+		/* Abandoned: its step has ended already, and only now its pages are free. */
+		core_pool_settle(p);
+		return;
+	}
 	r->u.step.copy = NULL;
 	if (result == 0 && r->sequence->seq->step.state == STEP_OPEN) {
 		begin_reply(r);
@@ -157,8 +161,7 @@ static enum run_result begin_run(struct request *r, uint32_t *budget)
 	if (result == POOL_WAIT) {
 		if (r->batch)
 			return refuse(r, WIRE_EAGAIN, "it would have to wait for pages");
-		request_wait(r, &p->starving);
-		mover_kick(&p->mover);
+		request_starve(r);
 		return RUN_WAIT;
 	}
 	if (!list_is_empty(&r->in_wait)) {
@@ -290,6 +293,17 @@ static int commit_step(struct request *r)
 	return step_commit(r->sequence->seq, &receipt);
 }
 
+static void measure_step(const struct request *r)
+{
+	const struct payload_receipt *in = r->in;
+	const struct sequence *q = r->sequence;
+
+	/* The clock is read for those that tell something. */
+	if (in->tokens_commit >= FLOOR_PREFILL_TOKENS)
+		floor_prefilled(&q->pool->floor, in->tokens_commit,
+				clock_now(&r->session->core->clock) - q->step_ns);
+}
+
 static enum run_result commit_run(struct request *r, uint32_t *budget)
 {
 	struct sequence *q = r->sequence;
@@ -301,6 +315,7 @@ static enum run_result commit_run(struct request *r, uint32_t *budget)
 		if (result)
 			return commit_refuse(r, result);
 		r->u.step.phase = 1;
+		measure_step(r);
 		sequence_forget_step(q);
 		r->session->counters.commits++;
 	}

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+#include "daemon/front/below.h"
 #include "daemon/front/hybrid.h"
 
 int core_pools_init(struct core *c)
@@ -44,7 +46,7 @@ void core_pools_deinit(struct core *c)
 
 		if (p->pool.limits.pages) {
 			must(p->mover.in_flight == 0);
-			ram_pool_abandon(&p->ram);
+			below_abandon(p);
 			pool_deinit(&p->pool);
 		}
 		segment_free(&p->memory.segment);
@@ -67,10 +69,35 @@ void core_pool_undescribe(struct core_pool *p)
 	p->layout = (struct hybrid_layout){0};
 }
 
+static struct request *first_of(const struct list *waiting)
+{
+	struct list *first = list_first(waiting);
+
+	return first ? list_entry(first, struct request, in_wait) : NULL;
+}
+
+static void try_first(const struct list *waiting)
+{
+	struct request *r = first_of(waiting);
+
+	if (r)
+		request_ready(r);
+}
+
+void core_pool_offer(struct core_pool *p, const struct request *by)
+{
+	if (first_of(&p->starving) != by && protection(who_starves_hears_of_pages))
+		try_first(&p->starving);
+}
+
+void core_ram_arrived(struct core *c)
+{
+	for (uint32_t i = 0; i < c->n_pools; i++)
+		core_pool_settle(c->pool[i]);
+}
+
 void core_pool_settle(struct core_pool *p)
 {
-	struct list *first;
-
 	p->published_change = true;
 	if (p->state != CORE_POOL_READY || p->core->draining)
 		return;
@@ -78,25 +105,10 @@ void core_pool_settle(struct core_pool *p)
 	list_for_each(link, following, &p->fetching)
 	    request_ready(list_entry(link, struct request, in_wait));
 	/* The first of each is tried again; if it succeeds, its successor is. */
-	first = list_first(&p->starving);
-	if (first)
-		request_ready(list_entry(first, struct request, in_wait));
-	/* Opens hold pages while they wait, so they look whether they have to go on with fewer. */
-	list_for_each(link, following, &p->starving)
-	{
-		struct request *r = list_entry(link, struct request, in_wait);
-
-		if (r->kind == &kind_open)
-			request_ready(r);
-	}
-	first = list_first(&p->admission);
-	if (first)
-		request_ready(list_entry(first, struct request, in_wait));
-	for (uint32_t ns = 0; ns < p->core->config->n_namespaces; ns++) {
-		first = list_first(&p->over_quota[ns]);
-		if (first)
-			request_ready(list_entry(first, struct request, in_wait));
-	}
+	try_first(&p->starving);
+	try_first(&p->admission);
+	for (uint32_t ns = 0; ns < p->core->config->n_namespaces; ns++)
+		try_first(&p->over_quota[ns]);
 }
 
 static void end_all(struct list *waiting)
@@ -152,13 +164,14 @@ static void publish_gauges(struct core_pool *p)
 	pool_counters_set(c, COUNTER_prefix_retained_pages, pool_retained(x));
 	pool_counters_set(c, COUNTER_pool_lanes_capacity, x->images.n_lanes);
 	pool_counters_set(c, COUNTER_pool_lanes_used, x->images.n_lanes - x->images.lanes_free);
-	pool_counters_set(c, COUNTER_retained_slots_capacity, x->images.n_images);
-	pool_counters_set(c, COUNTER_retained_slots_used, x->images.in_use);
+	pool_counters_set(c, COUNTER_retained_slots_capacity, x->images.n_slots);
+	pool_counters_set(c, COUNTER_retained_slots_used, x->images.n_slots - x->images.slots_free);
 	pool_counters_set(c, COUNTER_ram_pages, x->in_ram);
 	pool_counters_set(c, COUNTER_ram_bytes_used, p->ram.used_bytes);
 	pool_counters_set(c, COUNTER_ram_pages_leaving, x->leaving);
 	pool_counters_set(c, COUNTER_ram_pages_arriving, x->arriving);
 	pool_counters_set(c, COUNTER_ram_places_live, x->in_ram_private);
+	pool_counters_set(c, COUNTER_ram_images, x->images.in_ram);
 }
 
 static void publish_sums(struct core_pool *p)
@@ -198,6 +211,7 @@ static void publish_sums(struct core_pool *p)
 static void publish_ram(struct core_pool *p)
 {
 	const struct pool_stats *s = &p->pool.stats;
+	const struct image_counts *i = &p->pool.images.counts;
 	struct pool_counters *c = p->counters;
 
 	pool_counters_set(c, COUNTER_ram_hits, s->ram_hits);
@@ -210,14 +224,22 @@ static void publish_ram(struct core_pool *p)
 	pool_counters_set(c, COUNTER_ram_releases, s->releases);
 	pool_counters_set(c, COUNTER_ram_displaced, s->ram_displaced);
 	pool_counters_set(c, COUNTER_ram_refused, s->ram_refused);
+	pool_counters_set(c, COUNTER_ram_refused_busy, s->ram_refused_busy);
+	pool_counters_set(c, COUNTER_ram_refused_quota, s->ram_refused_quota);
 	pool_counters_set(c, COUNTER_live_pages_parked, s->parked_pages);
 	pool_counters_set(c, COUNTER_live_pages_returned, s->returned_pages);
 	pool_counters_set(c, COUNTER_live_sequences_lost, s->lost_sequences);
 	pool_counters_set(c, COUNTER_pool_discards, s->discards);
-	pool_counters_set(c, COUNTER_ram_bytes_down, p->ram.down.bytes);
-	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.bytes);
-	pool_counters_set(c, COUNTER_ram_busy_down_ns, p->ram.down.busy_ns);
-	pool_counters_set(c, COUNTER_ram_busy_up_ns, p->ram.up.busy_ns);
+	pool_counters_set(c, COUNTER_ram_bytes_down, p->ram.down.sums.bytes);
+	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.sums.bytes);
+	pool_counters_set(c, COUNTER_ram_copies_down, p->ram.down.sums.copies);
+	pool_counters_set(c, COUNTER_ram_copies_up, p->ram.up.sums.copies);
+	pool_counters_set(c, COUNTER_ram_busy_down_ns, p->ram.down.sums.busy_ns);
+	pool_counters_set(c, COUNTER_ram_busy_up_ns, p->ram.up.sums.busy_ns);
+	pool_counters_set(c, COUNTER_ram_image_spills, i->spilled);
+	pool_counters_set(c, COUNTER_ram_image_spills_failed, i->spills_failed);
+	pool_counters_set(c, COUNTER_ram_image_restores, i->restored);
+	pool_counters_set(c, COUNTER_ram_image_restores_failed, i->restores_failed);
 }
 
 static void publish_states(struct core_pool *p)

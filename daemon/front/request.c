@@ -226,10 +226,13 @@ static void answer(struct request *r)
 static void set_working(struct request *r, bool working)
 {
 	struct seq *s = r->sequence ? r->sequence->seq : NULL;
+	bool changes = s && r->working != working;
 
-	if (s && r->working != working)
+	if (changes)
 		s->busy += working ? 1 : UINT32_MAX;
 	r->working = working && s;
+	if (changes && s->busy == 0)
+		core_pool_offer(r->sequence->pool, r);
 }
 
 void request_finish(struct request *r)
@@ -237,6 +240,7 @@ void request_finish(struct request *r)
 	struct session *s = r->session;
 	struct sequence *q = r->sequence;
 	struct request *batch = r->batch;
+	struct core_pool *waited = list_is_empty(&r->in_wait) ? NULL : r->pool;
 
 	poison(r);
 	set_working(r, false);
@@ -254,6 +258,8 @@ void request_finish(struct request *r)
 		batch->u.batch_of.next++;
 		request_ready(batch);
 	}
+	if (waited)
+		core_pool_settle(waited); /* whose turn is it now? */
 	/* What is queued behind it in a sequence or session that is over is ended, never run. */
 	if (q && !q->closing && s->state == SESSION_LIVE && !list_is_empty(&q->queue))
 		request_start(list_entry(list_first(&q->queue), struct request, in_queue));

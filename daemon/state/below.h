@@ -13,6 +13,20 @@
 struct pool;
 struct seq;
 
+enum pool_outcome {
+	POOL_WAIT = 1, /* pages are on their way, or somebody else must end first */
+	POOL_NEVER,    /* it could never be */
+	POOL_STALE,    /* a handle or receipt that does not fit */
+	POOL_RANGE,    /* an argument out of its range */
+	POOL_STEP,     /* the step is poisoned or was ended */
+	POOL_BUSY,     /* not with a step open */
+	POOL_SLOT,     /* a receipt names a foreign slot */
+	POOL_MORE,     /* the budget of this turn is used up: call again */
+	POOL_QUOTA,    /* the namespace must end something of its own first */
+	POOL_FULL,     /* no page is free yet */
+	POOL_LOST,     /* its bytes are gone */
+};
+
 struct pool_rank { /* of who wants a page, or has some: interactive first, then the earlier one */
 	bool interactive;
 	uint64_t serial;
@@ -30,6 +44,13 @@ struct pool_below {
 	 * ranks below it (not if it is needed); POOL_WAIT: what could make room is being copied.
 	 * May give up others (pool_give_up_ram). */
 	int (*take)(void *context, uint32_t node, enum pool_need need, uint32_t *place);
+	/* The same for an image of a retained state; may give up others (pool_give_up). */
+	int (*take_image)(void *context, uint32_t image, enum pool_need need, uint32_t *place);
+	/* A state wants places for so many pages, and for its image, if `with_image`. 0: all of
+	 * that fits, once so much had been given up that ranks below it; POOL_NEVER: nothing has,
+	 * it would not be enough. */
+	int (*plan)(void *context, uint32_t image, uint32_t pages, bool with_image);
+	void (*spill)(void *context, uint32_t image); /* slot to KV-RAM; then pool_spilled */
 	int (*take_private)(void *context, uint16_t name_space, uint32_t *place);
 	void (*give)(void *context, uint32_t place);
 	void (*down)(void *context, uint32_t node); /* then pool_came_down, in this order */

@@ -35,7 +35,7 @@ enum page_state {
 
 struct page {
 	uint32_t generation;
-	uint32_t next;       /* free lists; of an indexed page: its node */
+	uint32_t next; /* free lists; of an indexed page: its node; of a private one: park's */
 	uint32_t references; /* tables that hold a private page */
 	uint32_t pins : 22;
 	uint32_t state : 4;

@@ -7,6 +7,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/park_internal.h"
 #include "daemon/state/seq_internal.h"
 
 enum parked_state {                  /* of the page of a table entry that is away */
@@ -18,8 +19,7 @@ enum parked_state {                  /* of the page of a table entry that is awa
 		    PARKED_LOST,
 };
 
-#define RETURN_PAGES 64  /* that room is made for at once */
-#define PARK_TURN    256 /* pages of a turn that are let go of without a copy */
+#define RETURN_PAGES 64 /* that room is made for at once */
 
 struct seq_parked {
 	uint32_t node;   /* that is parked for this entry; NODE_NONE */
@@ -37,11 +37,6 @@ uint64_t park_bytes(const struct seq *s)
 }
 
 /* ---- away ---- */
-
-static uint32_t here(const struct seq *s)
-{
-	return s->n_pages - s->away;
-}
 
 /* The node that this entry keeps in use: the deepest one published under, or the partial page's. */
 static uint32_t node_of(const struct seq *s, uint32_t at, bool *is_tail)
@@ -131,14 +126,22 @@ static void send_private(struct seq *s, struct seq_parked *k, uint32_t at)
 	}
 }
 
+static int take_place(const struct seq *s, uint32_t *place)
+{
+	const struct pool *p = s->pool;
+
+	if (p->pauses && protection(failing_copies_pause))
+		return POOL_WAIT;
+	return p->below->take_private(p->below->context, s->name_space, place);
+}
+
 /* Of a page that others have too this sequence gets a copy of its own. */
 static int part_with_page(struct seq *s, uint32_t at, uint32_t page)
 {
-	struct pool *p = s->pool;
 	struct seq_parked *k = &s->parked[at];
 	uint32_t place, node;
 	bool is_tail;
-	int r = p->below->take_private(p->below->context, s->name_space, &place);
+	int r = take_place(s, &place);
 
 	if (r)
 		return r;
@@ -156,13 +159,12 @@ static int part_with_page(struct seq *s, uint32_t at, uint32_t page)
 /* A copy down has failed, its page is still there: once more. */
 static int part_again(struct seq *s)
 {
-	struct pool *p = s->pool;
 	uint32_t at = s->asked;
 	int r;
 
 	while (s->parked[at].state != PARKED_HERE)
 		at++;
-	r = p->below->take_private(p->below->context, s->name_space, &s->parked[at].place);
+	r = take_place(s, &s->parked[at].place);
 	if (r)
 		return r;
 	s->stranded--;
@@ -174,7 +176,7 @@ static int part_again(struct seq *s)
 static bool is_to_be_had(const struct seq *s, bool shared)
 {
 	const struct pool *p = s->pool;
-	uint32_t at = here(s) - 1, node;
+	uint32_t at = park_here(s) - 1, node;
 	const struct page *page = &p->pages.page[s->table[at]];
 	bool is_tail;
 
@@ -185,10 +187,10 @@ static bool is_to_be_had(const struct seq *s, bool shared)
 	return node != NODE_NONE && (p->prefix.nodes[node].users == 1 || shared);
 }
 
-static int part_with_one(struct seq *s, bool shared)
+int park_part(struct seq *s, bool shared)
 {
 	struct pool *p = s->pool;
-	uint32_t at = here(s) - 1, page;
+	uint32_t at = park_here(s) - 1, page;
 	int r;
 
 	if (s->stranded)
@@ -226,7 +228,7 @@ static int part_with_one(struct seq *s, bool shared)
 static int arrive(struct seq *s)
 {
 	struct pool *p = s->pool;
-	uint32_t at = here(s);
+	uint32_t at = park_here(s);
 	struct seq_parked *k = &s->parked[at];
 	const struct node *n = k->beside == NODE_NONE ? NULL : &p->prefix.nodes[k->beside];
 
@@ -248,7 +250,7 @@ static int arrive(struct seq *s)
 /* Take what has come: 0, all that was asked for; WAIT; LOST. */
 static int take_arrived(struct seq *s)
 {
-	while (s->away && here(s) < s->asked) {
+	while (s->away && park_here(s) < s->asked) {
 		int r = arrive(s);
 
 		if (r == POOL_LOST && !s->lost) {
@@ -302,7 +304,7 @@ static void forget_last(struct seq *s)
 }
 
 /* Nobody needs any of it: it goes for nowhere. */
-static int part_with_lost(struct seq *s)
+void park_part_lost(struct seq *s)
 {
 	uint32_t budget = 1;
 
@@ -310,7 +312,7 @@ static int part_with_lost(struct seq *s)
 	s->stranded = 0;
 	if (s->n_pages) {
 		forget_last(s);
-		return 0;
+		return;
 	}
 	if (s->leaving == NODE_NONE)
 		pool_release(s->pool, &s->tail_node, &budget);
@@ -319,36 +321,20 @@ static int part_with_lost(struct seq *s)
 		s->node = NODE_NONE;
 	}
 	pool_release(s->pool, &s->leaving, &budget);
-	return 0;
-}
-
-static bool may_part(struct seq *s)
-{
-	/* What has come back may go again. */
-	int r = take_arrived(s);
-
-	if (r == POOL_WAIT || !s->admitted)
-		return false;
-	if ((s->step.state != STEP_NONE || s->busy) && protection(steps_keep_their_pages))
-		return false;
-	if (s->lost)
-		return s->n_pages || s->node != NODE_NONE || s->tail_node != NODE_NONE ||
-		       s->leaving != NODE_NONE;
-	return (here(s) > 0 || s->stranded) && s->leaving == NODE_NONE;
-}
-
-static bool ranks_below(const struct seq *s, struct pool_rank rank)
-{
-	if (s->rank.interactive != rank.interactive)
-		return rank.interactive;
-	return s->rank.serial > rank.serial;
 }
 
 /* Who has nothing left is asked no more, so that nobody looks through all that are away. */
-static void leave_rank(struct seq *s)
+static bool has_some(const struct seq *s)
 {
-	if (s->lost ? s->n_pages == 0 && s->node == NODE_NONE && s->leaving == NODE_NONE
-		    : s->asked == 0 && s->stranded == 0 && s->parked)
+	if (s->lost)
+		return s->n_pages || s->node != NODE_NONE || s->tail_node != NODE_NONE ||
+		       s->leaving != NODE_NONE;
+	return s->asked > 0 || s->stranded || !s->parked;
+}
+
+void park_leave_rank(struct seq *s)
+{
+	if (!has_some(s))
 		list_remove(&s->in_rank);
 }
 
@@ -358,82 +344,29 @@ static void enter_rank(struct seq *s)
 		seq_set_rank(s, s->rank);
 }
 
-/* There are, or will be, so many. */
-static bool is_enough(const struct pool *p, uint32_t n)
+bool park_may_part(struct seq *s)
 {
-	return pages_free(&p->pages) + p->leaving + p->parting >= n;
-}
+	/* What has come back may go again. */
+	int r = take_arrived(s);
 
-/* Everything that those below have for themselves, from the lowest on. */
-static void part_below(struct pool *p, uint32_t n, struct pool_rank rank, uint32_t *budget)
-{
-	for (int class = 0; class < 2; class ++) {
-		struct list *head = &p->ranked[class];
-		struct list *at, *next;
-
-		for (at = head->previous; at != head && !is_enough(p, n); at = next) {
-			struct seq *s = list_entry(at, struct seq, in_rank);
-
-			next = at->previous;
-			if (!ranks_below(s, rank))
-				break;
-			while (!is_enough(p, n) && *budget && may_part(s) &&
-			       (s->lost ? part_with_lost(s) : part_with_one(s, false)) == 0)
-				*budget -= s->lost;
-			leave_rank(s);
-		}
-	}
-}
-
-/* Each of those below lets go of one page that others use as well: false, there is none. */
-static bool unshare_below(struct pool *p, uint32_t n, struct pool_rank rank, uint32_t *budget)
-{
-	bool some = false;
-
-	for (int class = 0; class < 2; class ++) {
-		struct list *head = &p->ranked[class];
-		struct list *at, *next;
-
-		for (at = head->previous; at != head && !is_enough(p, n) && *budget; at = next) {
-			struct seq *s = list_entry(at, struct seq, in_rank);
-
-			next = at->previous;
-			if (!ranks_below(s, rank))
-				break;
-			if (!may_part(s) || s->lost || part_with_one(s, true))
-				continue;
-			some = true;
-			--*budget;
-			leave_rank(s);
-		}
-	}
-	return some;
-}
-
-int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank)
-{
-	uint32_t budget = PARK_TURN;
-	bool some = true;
-
-	if (pool_make_room(p, n))
-		return 0;
-	if (!p->below || p->hybrid)
-		return POOL_WAIT;
-	while (some) {
-		part_below(p, n, rank, &budget);
-		if (pool_make_room(p, n))
-			return 0;
-		if (budget == 0)
-			return POOL_MORE;
-		some = unshare_below(p, n, rank, &budget);
-	}
-	return POOL_WAIT;
+	if (r == POOL_WAIT || !s->admitted)
+		return false;
+	if ((s->step.state != STEP_NONE || s->busy) && protection(steps_keep_their_pages))
+		return false;
+	if (s->lost)
+		return has_some(s);
+	return (park_here(s) > 0 || s->stranded) && s->leaving == NODE_NONE;
 }
 
 /* ---- back ---- */
 
+static bool are_at_hand(const struct pool *p, uint32_t n)
+{
+	return p->pages.count[PAGE_DIRTY] + p->pages.count[PAGE_CLEAN] >= n;
+}
+
 /* So many pages to be filled: 0, they can be had now; FULL; MORE. */
-static int find_pages(struct seq *s, uint32_t n)
+static int find_pages(struct seq *s, struct pool_rank rank, uint32_t n)
 {
 	struct pool *p = s->pool;
 	uint32_t left = s->n_pages - s->asked;
@@ -441,14 +374,16 @@ static int find_pages(struct seq *s, uint32_t n)
 
 	if (!pool_keep_quota(p, s->name_space, n))
 		return POOL_FULL;
-	if (p->pages.count[PAGE_DIRTY] + p->pages.count[PAGE_CLEAN] >= n)
+	if (are_at_hand(p, n))
 		return 0;
 	if (left > RETURN_PAGES)
 		left = RETURN_PAGES;
-	r = left > n ? park_make_room(p, left, s->rank) : POOL_WAIT;
+	r = left > n ? park_make_room(p, left, rank) : POOL_WAIT;
 	if (r == POOL_WAIT)
-		r = park_make_room(p, n, s->rank);
-	return r == POOL_MORE ? r : POOL_FULL;
+		r = park_make_room(p, n, rank);
+	if (r == POOL_MORE)
+		return r;
+	return are_at_hand(p, n) ? 0 : POOL_FULL;
 }
 
 static void fetch_private(struct seq *s, struct seq_parked *k, uint32_t at)
@@ -467,9 +402,15 @@ static bool is_absent(const struct pool *p, uint32_t node)
 	return node != NODE_NONE && p->prefix.nodes[node].copies[TIER_DEVICE] == COPY_NONE;
 }
 
+/* Who waits for a page waits for this one. */
+static bool is_leaving(const struct pool *p, uint32_t node)
+{
+	return node != NODE_NONE && p->prefix.nodes[node].moves & NODE_LEAVING;
+}
+
 /* The node comes back even where it is only beside a private page: what is published under it
  * stands on it. What cannot be had is noticed in its turn. */
-static int ask_for(struct seq *s, uint32_t at, bool is_behind)
+static int ask_for(struct seq *s, struct pool_rank rank, uint32_t at, bool is_behind)
 {
 	struct pool *p = s->pool;
 	struct seq_parked *k = &s->parked[at];
@@ -480,9 +421,9 @@ static int ask_for(struct seq *s, uint32_t at, bool is_behind)
 
 	if (k->state == PARKED_DOWN)
 		return POOL_WAIT; /* it comes back the way it went */
-	if (wanted && is_behind)
+	if ((wanted || is_leaving(p, node)) && is_behind)
 		return POOL_FULL;
-	r = wanted ? find_pages(s, wanted) : 0;
+	r = wanted ? find_pages(s, rank, wanted) : 0;
 	if (r)
 		return r;
 	if (absent != is_absent(p, node))
@@ -500,7 +441,7 @@ static int ask_for(struct seq *s, uint32_t at, bool is_behind)
 	return 0;
 }
 
-int park_return(struct seq *s, bool is_behind, uint32_t *budget)
+int park_return(struct seq *s, struct pool_rank rank, bool is_behind, uint32_t *budget)
 {
 	int asking = 0, r;
 
@@ -512,7 +453,7 @@ int park_return(struct seq *s, bool is_behind, uint32_t *budget)
 			break;
 		}
 		--*budget;
-		asking = ask_for(s, s->asked, is_behind);
+		asking = ask_for(s, rank, s->asked, is_behind);
 		if (asking)
 			break;
 		s->asked++;
@@ -529,6 +470,8 @@ void park_moved(struct pool *p, struct seq *s, bool up, uint32_t index, uint32_t
 {
 	struct seq_parked *k = s ? &s->parked[index] : NULL;
 
+	if (!up)
+		pool_note_copy(p, result);
 	if (!up && protection(private_pages_wait_for_their_copy))
 		p->parting--;
 	if (!k) {

@@ -32,11 +32,12 @@
  */
 int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank);
 
-/* Get everything back, at most *budget pages asked for in this turn. 0: all is there. POOL_MORE;
- * POOL_WAIT: copies are on their way; POOL_FULL: no page is free yet; POOL_LOST: something of it
- * could not be copied back: it can only be closed. is_behind: somebody waits for a page who ranks
- * above: it gets back what others have kept here, and takes no page. */
-int park_return(struct seq *s, bool is_behind, uint32_t *budget);
+/* Get everything back, at most *budget pages asked for in this turn, for somebody of this rank: a
+ * fork's is not its parent's. 0: all is there. POOL_MORE; POOL_WAIT: copies are on their way;
+ * POOL_FULL: no page is free yet; POOL_LOST: something of it could not be copied back: it can only
+ * be closed. is_behind: somebody waits for a page who ranks above: it gets back what others have
+ * kept here, and takes no page. */
+int park_return(struct seq *s, struct pool_rank rank, bool is_behind, uint32_t *budget);
 
 /* A private page's copy has ended; its sequence may have been closed meanwhile (NULL). */
 void park_moved(struct pool *p, struct seq *s, bool up, uint32_t index, uint32_t page,

@@ -4,6 +4,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/pool_states.h"
 #include "daemon/state/seq.h"
 
 _Static_assert(PAGE_NAMESPACES == RETAIN_NAMESPACES, "both count all namespaces");
@@ -63,6 +64,7 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 
 	*p = (struct pool){.limits = *limits,
 			   .retain = {.prefix = &p->prefix, .first_free = RUN_NONE}};
+	p->aside = NODE_NONE;
 	list_init(&p->members);
 	list_init(&p->ranked[0]);
 	list_init(&p->ranked[1]);
@@ -73,7 +75,8 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 	if (!r && has_order(limits))
 		r = start_order(p);
 	if (!r && limits->lanes)
-		r = images_init(&p->images, limits->lanes, limits->retained_slots);
+		r = images_init(&p->images, limits->lanes, limits->retained_slots,
+				limits->ram_images);
 	p->hybrid = limits->lanes > 0;
 	p->retain.interactive_ttl_ns = limits->interactive_ttl_ns;
 	if (r)
@@ -135,76 +138,18 @@ static void trim(struct pool *p, uint64_t most);
 #ifdef KVHOST_TESTING
 void (*pool_evict_hook)(const struct pool *p, uint32_t node);
 
-static void tell_evict(const struct pool *p, uint32_t node)
+void pool_tell_evict(const struct pool *p, uint32_t node)
 {
 	if (pool_evict_hook)
 		pool_evict_hook(p, node);
 }
 #else
-static void tell_evict(const struct pool *p, uint32_t node)
+void pool_tell_evict(const struct pool *p, uint32_t node)
 {
 	(void)p;
 	(void)node;
 }
 #endif
-
-/* In a hybrid pool a page is of use only with a state at or behind it. */
-static void drop_useless(struct pool *p, uint32_t node)
-{
-	if (p->hybrid && p->prefix.nodes[node].kind == NODE_TOKENS &&
-	    prefix_may_leave(&p->prefix, node, TIER_DEVICE)) {
-		tell_evict(p, node);
-		pool_evict(p, node);
-	}
-}
-
-void pool_keep(struct pool *p, uint32_t node)
-{
-	while (prefix_keep(&p->prefix, node))
-		node = p->prefix.nodes[node].parent;
-}
-
-void pool_unkeep(struct pool *p, uint32_t node)
-{
-	while (node != NODE_NONE) {
-		uint32_t above = prefix_unkeep(&p->prefix, node);
-
-		drop_useless(p, node);
-		node = above;
-	}
-}
-
-static void free_image(struct pool *p, uint32_t image)
-{
-	uint32_t node = p->images.image[image].node;
-
-	image_give(&p->images, image);
-	pool_unkeep(p, node);
-}
-
-void pool_give_up(struct pool *p, uint32_t image)
-{
-	struct image *it = &p->images.image[image];
-
-	p->prefix.nodes[it->node].state = STATE_NONE;
-	if (it->claims == 0 || !protection(claims_keep_their_state)) {
-		free_image(p, image);
-		return;
-	}
-	image_doom(&p->images, image);
-}
-
-void pool_claim_done(struct pool *p, uint32_t image)
-{
-	struct image *it = &p->images.image[image];
-
-	must(it->claims > 0);
-	if (--it->claims)
-		return;
-	if (it->state == IMAGE_DOOMED)
-		free_image(p, image);
-	pool_trim(p); /* it may go now */
-}
 
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 {
@@ -221,7 +166,7 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 		*node = prefix_release(&p->prefix, at);
 		if (last) {
 			retain_look(&p->retain, at);
-			drop_useless(p, at);
+			pool_drop_useless(p, at);
 		}
 		retained |= last;
 		/* For a chain that competes one goes as one comes, so all of it has its chance. */
@@ -296,7 +241,13 @@ void pool_evict(struct pool *p, uint32_t node)
 		parent = p->prefix.nodes[node].parent;
 		evict_one(p, node);
 		again = pool_may_follow(p, parent);
+		if (again || !pool_is_useless(p, parent))
+			continue;
+		pool_tell_evict(p, parent);
+		p->stats.releases += node_is_in_ram(&p->prefix.nodes[parent]);
+		again = true;
 	}
+	pool_drop_useless(p, node);
 }
 
 enum claim { /* of a namespace on what it holds, the weakest first */
@@ -336,41 +287,52 @@ static uint32_t next_victim(const struct pool *p)
 	return NODE_NONE;
 }
 
-uint32_t pool_next_state(const struct pool *p)
+uint32_t pool_next_state(const struct pool *p, bool slotted)
 {
 	for (int claim = 0; claim < CLAIMS && p->has_rules && protection(guarantees_are_kept);
 	     claim++) {
 		for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
 			uint32_t image = claim_of(p, ns) == (enum claim)claim
-					     ? image_victim(&p->images, ns)
+					     ? image_victim(&p->images, ns, slotted)
 					     : IMAGE_NONE;
 
 			if (image != IMAGE_NONE)
 				return image;
 		}
 	}
-	return image_victim(&p->images, IMAGE_NONE);
+	return image_victim(&p->images, IMAGE_NONE, slotted);
+}
+
+/* The page that goes next, of one namespace (RETAIN_NAMESPACES: of all); or NODE_NONE. */
+static uint32_t victim_of(struct pool *p, uint16_t name_space)
+{
+	bool all = name_space == RETAIN_NAMESPACES;
+	struct retain_rank rank;
+	uint32_t victim;
+
+	do
+		victim = all ? next_victim(p)
+			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+	while (victim != NODE_NONE && pool_set_aside(p, victim));
+	return victim;
 }
 
 /* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
  * is nothing to give up; POOL_WAIT: not now. */
 static int give_up_one(struct pool *p, uint16_t name_space)
 {
-	bool all = name_space == RETAIN_NAMESPACES;
-	struct retain_rank rank;
 	uint32_t victim;
 
 	if (p->hybrid) {
-		victim = all ? pool_next_state(p) : image_victim(&p->images, name_space);
-		if (victim == IMAGE_NONE)
-			return POOL_NEVER;
-		pool_give_up(p, victim);
-		return 0;
+		victim = name_space == RETAIN_NAMESPACES
+			     ? pool_next_state(p, false)
+			     : image_victim(&p->images, name_space, false);
+		return victim == IMAGE_NONE ? POOL_NEVER : pool_push_down(p, victim);
 	}
-	victim = all ? next_victim(p) : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+	victim = victim_of(p, name_space);
 	if (victim == NODE_NONE)
 		return POOL_NEVER;
-	tell_evict(p, victim);
+	pool_tell_evict(p, victim);
 	return pool_send_down(p, victim);
 }
 
@@ -389,24 +351,17 @@ bool pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
 		if (r)
 			break;
 	}
-	/* What leaves will have left; what arrives for nobody can be given up then. */
-	return pool_held(p, name_space) + n <= quota || share->leaving + share->arriving == 0;
-}
-
-bool pool_quota_allows(const struct pool *p, uint16_t name_space, uint64_t pages)
-{
-	const struct pool_share *share = &p->shares[name_space];
-	uint64_t taken = share->ceilings + share->surplus + p->pages.shares[name_space].quarantined;
-
-	if (!share->quota_pages || !protection(quotas_are_kept))
-		return true;
-	return taken <= share->quota_pages && pages <= share->quota_pages - taken;
+	/* What leaves will have left; what arrives for nobody can be given up then, and so can a
+	 * state that is being copied. */
+	return pool_held(p, name_space) + n <= quota ||
+	       (share->leaving + share->arriving == 0 &&
+		(!p->hybrid || share->indexed == share->live));
 }
 
 /* A state whose pages are all in use frees none of them. */
 static bool frees_pages(const struct pool *p)
 {
-	return !p->hybrid || pool_retained(p) > 0;
+	return !p->hybrid || pool_retained(p) > p->leaving;
 }
 
 bool pool_make_room(struct pool *p, uint32_t n)
@@ -448,26 +403,19 @@ static bool is_copied_down(const struct pool *p, uint32_t node)
 
 bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 {
-	bool all = name_space == RETAIN_NAMESPACES;
-	struct retain_rank rank;
-
+	if (p->hybrid)
+		return pool_drop_states(p, name_space, budget);
 	if (!pool_drop_ram(p, name_space, budget))
 		return false;
 	for (; *budget; --*budget) {
 		uint32_t victim;
 
-		if (p->hybrid) {
-			if (give_up_one(p, name_space))
-				return true;
-			continue;
-		}
-		victim = all ? next_victim(p)
-			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
+		victim = victim_of(p, name_space);
 		if (victim == NODE_NONE)
 			return true;
 		if (p->prefix.nodes[victim].parked)
 			return pool_send_down(p, victim) != 0;
-		tell_evict(p, victim);
+		pool_tell_evict(p, victim);
 		if (!is_copied_down(p, victim))
 			pool_evict(p, victim);
 		else if (pool_send_down(p, victim))
@@ -476,24 +424,45 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 	return false;
 }
 
-uint64_t pool_promisable(const struct pool *p)
+/* Of a hybrid pool nothing is kept for nothing. */
+static const char *check_useful(const struct pool *p, uint32_t node)
 {
-	bool more = p->below && !p->hybrid && p->limits.live_in_ram;
-
-	return p->limits.pages + (more ? p->below->room(p->below->context) : 0);
+	if (prefix_may_leave(&p->prefix, node, TIER_DEVICE))
+		return "a page is on the device that neither a sequence nor a state needs";
+	if (prefix_may_leave(&p->prefix, node, TIER_RAM) && !p->prefix.nodes[node].users)
+		return "a page is in KV-RAM that neither a sequence nor a state needs";
+	return NULL;
 }
 
-int pool_may_admit(const struct pool *p, uint64_t ceiling)
+static const char *check_nodes(const struct pool *p)
 {
-	uint64_t taken = p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED];
+	uint64_t live = 0, leaving = 0, in_ram = 0;
+	const char *wrong;
 
-	if (ceiling > p->limits.pages)
-		return POOL_NEVER;
-	if (p->hybrid && p->images.lanes_free == 0)
-		return POOL_WAIT;
-	if (!protection(ceilings_are_kept))
-		return 0;
-	return taken + ceiling <= pool_promisable(p) ? 0 : POOL_WAIT;
+	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
+		const struct node *n = &p->prefix.nodes[i];
+		uint32_t page = n->copies[TIER_DEVICE];
+
+		if (n->kind == NODE_FREE || n->kind == NODE_ROOT)
+			continue;
+		leaving += !!(n->moves & NODE_LEAVING);
+		in_ram += n->copies[TIER_RAM] != COPY_NONE;
+		wrong = p->hybrid ? check_useful(p, i) : NULL;
+		if (wrong)
+			return wrong;
+		if (page == COPY_NONE)
+			continue;
+		live += n->users > 0;
+		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
+			return "a node and its page do not name each other";
+		if (n->run == RUN_NONE && !p->hybrid)
+			return "an indexed page is in no run";
+	}
+	if (live != p->live)
+		return "the number of live pages is wrong";
+	if (leaving != p->leaving || in_ram != p->in_ram)
+		return "the number of pages that leave, or that are in KV-RAM, is wrong";
+	return NULL;
 }
 
 static const char *check_sequences(const struct pool *p)
@@ -526,7 +495,6 @@ static const char *check_sequences(const struct pool *p)
 const char *pool_check(const struct pool *p, bool everything)
 {
 	uint64_t indexed = 0, live = 0, ceilings = 0, surplus = 0, allocated;
-	uint64_t leaving = 0, in_ram = 0;
 	uint32_t at = 0;
 	const char *wrong;
 
@@ -550,7 +518,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		return "free and allocated pages are not the capacity";
 	if (p->indexed - p->leaving > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
 	    p->live < p->indexed && p->leaving + p->arriving == 0 && !p->trim_is_due &&
-	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE) != IMAGE_NONE))
+	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE, false) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
 	if ((uint32_t)__builtin_popcountll(p->retain.name_spaces[ORDER_DEVICE]) >
 	    p->limits.name_spaces)
@@ -559,28 +527,9 @@ const char *pool_check(const struct pool *p, bool everything)
 		return "a reference was taken back at 0";
 	if (!everything)
 		return NULL;
-	live = 0;
-	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
-		const struct node *n = &p->prefix.nodes[i];
-		uint32_t page = n->copies[TIER_DEVICE];
-
-		if (n->kind == NODE_FREE || n->kind == NODE_ROOT)
-			continue;
-		leaving += !!(n->moves & NODE_LEAVING);
-		in_ram += n->copies[TIER_RAM] != COPY_NONE;
-		if (page == COPY_NONE)
-			continue;
-		live += n->users > 0;
-		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
-			return "a node and its page do not name each other";
-		if (n->run == RUN_NONE && !p->hybrid)
-			return "an indexed page is in no run";
-	}
-	if (live != p->live)
-		return "the number of live pages is wrong";
-	if (leaving != p->leaving || in_ram != p->in_ram)
-		return "the number of pages that leave, or that are in KV-RAM, is wrong";
-	wrong = prefix_check(&p->prefix, &at, UINT32_MAX);
+	wrong = check_nodes(p);
+	if (!wrong)
+		wrong = prefix_check(&p->prefix, &at, UINT32_MAX);
 	if (!wrong)
 		wrong = retain_check(&p->retain);
 	if (!wrong)

@@ -11,7 +11,7 @@
  */
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/state/pool.h"
+#include "daemon/state/pool_states.h"
 
 static void count_in_ram(struct pool *p, uint32_t node, int change)
 {
@@ -50,7 +50,7 @@ void pool_stay(struct pool *p, uint32_t node)
 	}
 }
 
-static void put_in_ram(struct pool *p, uint32_t node, uint32_t place)
+void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 {
 	prefix_put_copy(&p->prefix, node, TIER_RAM, place);
 	p->prefix.nodes[node].moves |= NODE_FILLING_RAM;
@@ -59,15 +59,14 @@ static void put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 	count_in_ram(p, node, 1);
 }
 
-static void drop_from_ram(struct pool *p, uint32_t node);
-
-/* It goes without a copy, after what stands on it. */
-static void let_go(struct pool *p, uint32_t node)
+/* It goes without a copy, after what stands on it, and once nobody reads it. */
+void pool_let_go(struct pool *p, uint32_t node)
 {
 	if (p->prefix.nodes[node].moves & NODE_SPOILT_RAM &&
 	    prefix_may_leave(&p->prefix, node, TIER_RAM))
-		drop_from_ram(p, node);
-	if (p->prefix.nodes[node].children_leaving)
+		pool_drop_from_ram(p, node);
+	if (p->prefix.nodes[node].children_leaving ||
+	    p->prefix.nodes[node].moves & NODE_FILLING_RAM)
 		begin_leaving(p, node);
 	else
 		pool_evict(p, node);
@@ -79,6 +78,46 @@ static bool is_given_up_on(const struct node *n)
 {
 	return n->moves & NODE_TRIED_AGAIN && !n->parked && protection(failed_spills_make_room) &&
 	       (n->moves & NODE_SPOILT_RAM || !n->children_in[TIER_RAM]);
+}
+
+bool pool_is_useless(const struct pool *p, uint32_t node)
+{
+	const struct node *n = &p->prefix.nodes[node];
+
+	return p->hybrid && n->kind == NODE_TOKENS && n->children_leaving == 0 &&
+	       !(n->moves & NODE_FILLING_RAM) && prefix_may_leave(&p->prefix, node, TIER_DEVICE) &&
+	       (!node_is_kept_below(n) || node_is_in_ram(n) || is_given_up_on(n));
+}
+
+static bool copies_pause(const struct pool *p)
+{
+	return p->pauses && protection(failing_copies_pause);
+}
+
+bool pool_set_aside(struct pool *p, uint32_t node)
+{
+	struct node *n = &p->prefix.nodes[node];
+
+	if (!n->parked || !copies_pause(p) || n->copies[TIER_RAM] != COPY_NONE)
+		return false;
+	pool_hold(p, node);
+	n->next_free = p->aside;
+	p->aside = node;
+	return true;
+}
+
+static void end_aside(struct pool *p)
+{
+	uint32_t next, node = p->aside;
+
+	/* If they pause still, whoever looks for a page puts it aside again. */
+	p->aside = NODE_NONE;
+	for (; node != NODE_NONE; node = next) {
+		uint32_t budget = UINT32_MAX;
+
+		next = p->prefix.nodes[node].next_free;
+		pool_release(p, &node, &budget);
+	}
 }
 
 int pool_send_down(struct pool *p, uint32_t node)
@@ -93,11 +132,11 @@ int pool_send_down(struct pool *p, uint32_t node)
 	}
 	if (node_is_in_ram(n)) {
 		p->stats.releases++;
-		let_go(p, node);
+		pool_let_go(p, node);
 		return 0;
 	}
 	if (is_given_up_on(n)) {
-		let_go(p, node);
+		pool_let_go(p, node);
 		return 0;
 	}
 	if (n->moves & NODE_FILLING_RAM) {
@@ -105,6 +144,8 @@ int pool_send_down(struct pool *p, uint32_t node)
 		begin_leaving(p, node);
 		return 0;
 	}
+	if (n->parked && copies_pause(p))
+		return POOL_WAIT;
 	if (n->moves & NODE_SPOILT_RAM) {
 		n->moves &= (uint8_t)~NODE_SPOILT_RAM;
 		n->moves |= NODE_FILLING_RAM;
@@ -119,12 +160,12 @@ int pool_send_down(struct pool *p, uint32_t node)
 		r = p->below->take(p->below->context, node, need, &place);
 		if (r == POOL_NEVER) {
 			p->stats.ram_refused++;
-			let_go(p, node);
+			pool_let_go(p, node);
 			return 0;
 		}
 		if (r)
 			return r;
-		put_in_ram(p, node, place);
+		pool_put_in_ram(p, node, place);
 	}
 	begin_leaving(p, node);
 	p->below->down(p->below->context, node);
@@ -132,7 +173,7 @@ int pool_send_down(struct pool *p, uint32_t node)
 }
 
 /* The copy in KV-RAM goes; its node may go with it. */
-static void drop_from_ram(struct pool *p, uint32_t node)
+void pool_drop_from_ram(struct pool *p, uint32_t node)
 {
 	struct node *n = &p->prefix.nodes[node];
 	uint32_t place = n->copies[TIER_RAM], parent = n->parent;
@@ -145,11 +186,36 @@ static void drop_from_ram(struct pool *p, uint32_t node)
 	retain_look(&p->retain, parent);
 }
 
+void pool_note_copy(struct pool *p, int result)
+{
+	p->failures = result ? p->failures + (p->failures < POOL_FAILURES) : 0;
+	p->pauses = p->failures == POOL_FAILURES;
+	if (!p->pauses)
+		end_aside(p);
+}
+
+void pool_resume(struct pool *p)
+{
+	p->pauses = false;
+	end_aside(p);
+}
+
+/* If nothing stands on it any more; then what it stood on may be needed by nobody, either. */
+static void evict_for_good(struct pool *p, uint32_t node)
+{
+	if (!pool_may_follow(p, node))
+		return;
+	pool_evict(p, node);
+	if (p->hybrid)
+		pool_drop_useless(p, pool_first_here(p, node));
+}
+
 void pool_came_down(struct pool *p, uint32_t node, int result)
 {
 	struct node *n = &p->prefix.nodes[node];
 
 	must(n->moves & NODE_FILLING_RAM);
+	pool_note_copy(p, result);
 	n->moves &= (uint8_t)~NODE_FILLING_RAM;
 	if (result && protection(failed_copies_are_dropped)) {
 		p->stats.spills_failed++;
@@ -157,27 +223,31 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 		if (n->moves & NODE_LEAVING)
 			n->moves |= n->moves & NODE_TRIED ? NODE_TRIED_AGAIN : NODE_TRIED;
 		pool_stay(p, node);
-		if (n->children_in[TIER_RAM] == 0 && n->ram_pins == 0) {
-			drop_from_ram(p, node);
+		if (!p->hybrid && n->children_in[TIER_RAM] == 0 && n->ram_pins == 0) {
+			pool_drop_from_ram(p, node);
 			return;
 		}
-		/* What stands on it there needs it, or it is being moved: for the next try. */
+		/* What stands on it there needs it, or a state; or it is being moved: for the next
+		 * try. */
 		n->moves |= NODE_SPOILT_RAM;
 		retain_look(&p->retain, node);
+		if (!n->parked)
+			pool_drop_useless(p, node);
 		return;
 	}
 	p->stats.spills++;
 	retain_look(&p->retain, node);
 	if (!(n->moves & NODE_LEAVING))
 		p->stats.spills_kept++;
-	else if (pool_may_follow(p, node))
-		pool_evict(p, node);
+	else
+		evict_for_good(p, node);
+	pool_drop_useless(p, node);
 }
 
 void pool_give_up_ram(struct pool *p, uint32_t node)
 {
 	must(prefix_may_leave(&p->prefix, node, TIER_RAM));
-	drop_from_ram(p, node);
+	pool_drop_from_ram(p, node);
 }
 
 bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
@@ -187,13 +257,15 @@ bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
 
 	if (!p->below)
 		return true;
+	if (p->hybrid)
+		return pool_drop_states(p, name_space, budget);
 	for (; *budget; --*budget) {
 		uint32_t node = all ? retain_next(&p->retain, TIER_RAM, UINT64_MAX, &rank)
 				    : retain_victim(&p->retain, TIER_RAM, name_space, &rank);
 
 		if (node == NODE_NONE)
 			return true;
-		drop_from_ram(p, node);
+		pool_drop_from_ram(p, node);
 	}
 	return false;
 }
@@ -206,9 +278,13 @@ void pool_park(struct pool *p, uint32_t node)
 
 void pool_unpark(struct pool *p, uint32_t node)
 {
+	bool last = p->prefix.nodes[node].parked == 1;
+
 	/* Its node may go with it. */
 	if (prefix_unpark(&p->prefix, node))
 		retain_look(&p->retain, node);
+	if (last)
+		end_aside(p); /* it may go for nowhere now */
 }
 
 /* ---- up ---- */
@@ -251,8 +327,8 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 		p->stats.restores_failed++;
 		n->moves |= NODE_FAILED;
 		retain_look(&p->retain, node);
-		if (pool_may_follow(p, node))
-			pool_evict(p, node);
+		evict_for_good(p, node);
+		pool_drop_useless(p, node);
 		pool_trim(p); /* what it stood on may go now */
 		return;
 	}
@@ -260,6 +336,8 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 	p->stats.restores++;
 	retain_look(&p->retain, node);
 	retain_look(&p->retain, n->parent);
-	if (n->users == 0)
+	if (n->users == 0) {
+		pool_drop_useless(p, node);
 		pool_trim(p); /* it may go now */
+	}
 }

@@ -254,7 +254,10 @@ static void drop_window(struct seq *s)
 	if (n == 0)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
-		if (p->pages.page[s->table[i]].state == PAGE_PRIVATE)
+		const struct page *page = &p->pages.page[s->table[i]];
+
+		p->fronts_differ |= page->state == PAGE_PRIVATE && page->references > 1;
+		if (page->state == PAGE_PRIVATE)
 			pages_drop(&p->pages, s->table[i]);
 	}
 	s->n_pages -= n;

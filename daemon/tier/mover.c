@@ -27,7 +27,8 @@ static void zero_done(struct job *job)
 	struct mover *m = z->mover;
 	int result = job->result;
 
-	for (uint32_t i = 0; i < z->job.n; i++)
+	/* They are taken in the order in which they were given up: neighbours stay neighbours. */
+	for (uint32_t i = z->job.n; i-- > 0;)
 		pages_clean(m->pages, z->pages[i], result == 0);
 	if (result == 0)
 		m->zeroed += z->job.n;

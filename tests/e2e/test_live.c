@@ -5,7 +5,9 @@
  *
  * Each client is a thread with its own connection and serves requests one after another; every row
  * of K and V says whose it is, and all of them are read again at the end of each sequence and at
- * times in between. The deadlines are the daemon's; nobody waits for ever.
+ * times in between. In the first round the highest goes on only when two others have all their
+ * pages, and these stay until it is done: so some must move. The deadlines are the daemon's; nobody
+ * waits for ever.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -41,9 +43,20 @@ static const char config[] =
 
 static struct daemon d;
 
+struct gate { /* of the first round */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool opened; /* the highest is there */
+	uint32_t full;
+	bool done; /* the highest has all its pages */
+	bool over; /* somebody failed: nobody waits any more */
+};
+
 struct client {
 	pthread_t thread;
 	const char *pool;
+	struct gate *gate; /* NULL: it waits for nobody */
+	uint32_t run;
 	uint32_t number;
 	uint32_t priority;
 	struct engine engine;
@@ -68,6 +81,43 @@ static int failed(struct client *c, const char *call, int result)
 		(void)snprintf(c->error, sizeof(c->error), "client %u: %s: %s (%s)", c->number,
 			       call, kvhost_strerror(result), kvhost_reason(c->engine.host));
 	return result;
+}
+
+static void gate_set(struct gate *g, bool *what)
+{
+	(void)pthread_mutex_lock(&g->lock);
+	*what = true;
+	(void)pthread_cond_broadcast(&g->changed);
+	(void)pthread_mutex_unlock(&g->lock);
+}
+
+static void gate_await(struct gate *g, const bool *what)
+{
+	(void)pthread_mutex_lock(&g->lock);
+	while (!*what && !g->over)
+		(void)pthread_cond_wait(&g->changed, &g->lock);
+	(void)pthread_mutex_unlock(&g->lock);
+}
+
+static void gate_await_full(struct gate *g)
+{
+	(void)pthread_mutex_lock(&g->lock);
+	while (g->full < 2 && !g->over)
+		(void)pthread_cond_wait(&g->changed, &g->lock);
+	(void)pthread_mutex_unlock(&g->lock);
+}
+
+/* The first two that have all their pages keep them until the highest has its own. */
+static void gate_keep(struct gate *g)
+{
+	bool keeps;
+
+	(void)pthread_mutex_lock(&g->lock);
+	keeps = g->full++ < 2;
+	(void)pthread_cond_broadcast(&g->changed);
+	(void)pthread_mutex_unlock(&g->lock);
+	if (keeps)
+		gate_await(g, &g->done);
 }
 
 static int write_rows(struct client *c, struct kvhost_step *step)
@@ -116,18 +166,43 @@ static int step_to(struct client *c, struct kvhost_sequence *seq, uint32_t targe
 		      kvhost_step_commit(&step, target - start, NULL, 0, NULL, 0));
 }
 
+/* The fork goes on without its parent: who holds one sequence while it waits for another that
+ * ranks below keeps what others wait for. */
+static int serve_branch(struct client *c, struct kvhost_sequence **seq)
+{
+	struct kvhost_sequence *branch = NULL;
+	int result = check_rows(c, *seq);
+
+	if (result == 0)
+		result = failed(c, "fork", kvhost_fork(*seq, MOST_TOKENS, &branch));
+	if (result == 0)
+		result = failed(c, "close", kvhost_close(seq));
+	if (result == 0)
+		*seq = branch;
+	return result;
+}
+
 /* A prompt of full length that shares its start with every third one. */
 static int serve(struct client *c, uint32_t round)
 {
 	struct kvhost_prompt prompt = {
 	    .tokens = c->tokens, .n_tokens = MOST_TOKENS, .priority = c->priority};
 	struct kvhost_open_result found;
-	struct kvhost_sequence *seq = NULL, *branch = NULL;
+	struct kvhost_sequence *seq = NULL;
+	struct gate *gate = round == 0 ? c->gate : NULL;
 	uint32_t step_tokens = 5 + (c->number + round) % 23;
 	int result;
 
-	engine_tokens(c->tokens, MOST_TOKENS, round % 3 ? 0 : 40, c->number * ROUNDS + round);
+	/* What the first one has no run before has left anything of. */
+	engine_tokens(c->tokens, MOST_TOKENS, round % 3 ? 0 : 40,
+		      (gate ? 1000 * c->run : 0) + c->number * ROUNDS + round);
+	if (gate && c->number)
+		gate_await(gate, &gate->opened);
 	result = failed(c, "open", kvhost_open(c->engine.pool, &prompt, &seq, &found));
+	if (gate && c->number == 0) {
+		gate_set(gate, &gate->opened);
+		gate_await_full(gate);
+	}
 	for (uint32_t i = 0; result == 0 && kvhost_committed(seq) < MOST_TOKENS; i++) {
 		uint32_t target = kvhost_committed(seq) + step_tokens;
 
@@ -140,13 +215,12 @@ static int serve(struct client *c, uint32_t round)
 			result = failed(c, "truncate", kvhost_truncate(seq, keep));
 		}
 	}
-	if (result == 0 && round % 4 == 2) {
-		result = failed(c, "fork", kvhost_fork(seq, MOST_TOKENS, &branch));
-		if (result == 0)
-			result = check_rows(c, branch);
-		if (result == 0)
-			result = failed(c, "close", kvhost_close(&branch));
-	}
+	if (gate && result == 0 && c->number)
+		gate_keep(gate);
+	if (gate && c->number == 0)
+		gate_set(gate, &gate->done);
+	if (result == 0 && round % 4 == 2)
+		result = serve_branch(c, &seq);
 	if (result == 0)
 		result = check_rows(c, seq);
 	return result ? result : failed(c, "close", kvhost_close(&seq));
@@ -168,18 +242,25 @@ static void *work(void *context)
 				break;
 		}
 	}
+	if (c->gate && c->error[0])
+		gate_set(c->gate, &c->gate->over);
 	engine_stop(&c->engine);
 	return NULL;
 }
 
 static void run_clients(const char *pool, uint32_t n, uint32_t n_interactive)
 {
+	static uint32_t run;
 	struct client *clients = calloc(n, sizeof(*clients));
+	struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 	struct engine looker;
 
 	assert_non_null(clients);
+	run++;
 	for (uint32_t i = 0; i < n; i++) {
 		clients[i].pool = pool;
+		clients[i].gate = &gate;
+		clients[i].run = run;
 		clients[i].number = i;
 		clients[i].priority = i < n_interactive ? KVHOST_INTERACTIVE : KVHOST_AGENT;
 		assert_int_equal(pthread_create(&clients[i].thread, NULL, work, &clients[i]), 0);

@@ -130,8 +130,8 @@ static void check_pages(struct sim *w, const struct sim_view *v)
 
 	for (uint32_t i = 0; i < v->n_pages; i++)
 		sim_check(w, pages_is_current(pages, v->table[i].index, v->table[i].generation),
-			  "page %u of a table, %u.%u, is no longer what it was", i,
-			  v->table[i].index, v->table[i].generation);
+			  "page %u of the table of %x.%u, %u.%u, is no longer what it was", i,
+			  v->index, v->generation, v->table[i].index, v->table[i].generation);
 	for (uint32_t at = v->first_page * SIM_PAGE_TOKENS; at < v->committed; at++)
 		memory_check_row(w, v->table[at / SIM_PAGE_TOKENS - v->first_page].index,
 				 at % SIM_PAGE_TOKENS, v->chain[at], "committed");
@@ -178,8 +178,9 @@ void check_world(struct sim *w)
 	pools_check_quotas(w);
 	spill_check(w);
 	if (p->hybrid)
-		images_check_pool(w);
+		states_check(w);
 	check_some_views(w);
+	live_check(w);
 }
 
 /* ---- who is admitted ---- */
@@ -300,7 +301,7 @@ static bool may_wait(struct sim *w, const struct sim_op *o)
 	if (o->view && o->view->ops > 1)
 		return true; /* behind another one of its sequence */
 	if (is_admission(o))
-		return true;
+		return live_open_may_wait(w, request_of(o));
 	if (o->view && live_may_wait(w, o->view))
 		return true; /* for those that rank above it */
 	if (!spill_is_calm(w) &&
@@ -333,7 +334,7 @@ void check_rest(struct sim *w)
 		}
 	}
 	if (images_is_hybrid(w))
-		images_check_rest(w);
+		states_check_rest(w);
 	spill_check_rest(w);
 	if (w->core.draining || p->state != CORE_POOL_READY)
 		return;
@@ -369,7 +370,7 @@ void check_empty(struct sim *w)
 	if (!p)
 		return;
 	if (p->hybrid)
-		images_check_empty(w);
+		states_check_empty(w);
 	sim_check(w,
 		  p->sequences == 0 && p->ceilings == 0 && p->surplus == 0 && p->live == 0 &&
 		      p->open_steps == 0,

@@ -213,7 +213,8 @@ bool client_reap(struct sim_client *c)
 	bool some = false;
 	int r = 0;
 
-	if (c->asleep && !c->woken)
+	/* Its memory may be somebody else's by now. */
+	if (!c->live || (c->asleep && !c->woken))
 		return false;
 	if (c->asleep)
 		ring_end_sleep(&c->completions);

@@ -33,11 +33,11 @@ bool live_is_known(struct sim *w, const struct sim_view *v)
 	return !s || (!seq_is_away(s) && s->told_version == s->table_version);
 }
 
-static bool ranks_below(const struct seq *a, const struct seq *b)
+static bool ranks_below(const struct seq *s, struct pool_rank rank)
 {
-	if (a->rank.interactive != b->rank.interactive)
-		return b->rank.interactive;
-	return a->rank.serial > b->rank.serial;
+	if (s->rank.interactive != rank.interactive)
+		return rank.interactive;
+	return s->rank.serial > rank.serial;
 }
 
 /* Nobody but it has its last page, and nothing is done with it. */
@@ -61,19 +61,59 @@ bool live_is_crowded(const struct pool *p)
 	return p->ceilings + p->surplus > p->limits.pages;
 }
 
+static bool nobody_could_give(const struct pool *p, struct pool_rank rank, const struct seq *but)
+{
+	if (p->pauses)
+		return true; /* copies fail, one after another */
+	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
+	{
+		const struct seq *s = list_entry(link, struct seq, in_pool);
+
+		if (s != but && ranks_below(s, rank) && could_give(p, s))
+			return false;
+	}
+	return true;
+}
+
 bool live_may_wait(struct sim *w, const struct sim_view *v)
 {
 	const struct pool *p = sim_pool(w);
 	const struct seq *mine = live_seq_of(w, v);
 
-	if (!w->spill.on || !mine || !live_is_crowded(p))
-		return false;
-	list_for_each(link, following, &p->members)
-	{
-		const struct seq *s = list_entry(link, struct seq, in_pool);
+	return w->spill.on && mine && live_is_crowded(p) && nobody_could_give(p, mine->rank, mine);
+}
 
-		if (s != mine && ranks_below(s, mine) && could_give(p, s))
-			return false;
-	}
-	return true;
+void live_check(struct sim *w)
+{
+	const struct core_pool *p = sim_core_pool(w);
+	const struct pool *x = &p->pool;
+	const uint32_t *count = x->pages.count;
+	const struct list *first = list_first(&p->starving);
+	const struct request *r = first ? list_entry(first, struct request, in_wait) : NULL;
+
+	if (!w->live || !r || !list_is_empty(&r->in_ready) || p->state != CORE_POOL_READY)
+		return;
+	/* When what moves has moved, or what goes in turns has ended, it tries again. */
+	if (!list_is_empty(&w->core.ready) || !list_is_empty(&w->core.closing))
+		return;
+	if (count[PAGE_DIRTY] + count[PAGE_ZEROING] + count[PAGE_DRAINING] ||
+	    !ram_pool_is_quiet(&p->ram))
+		return;
+	sim_check(w, nobody_could_give(x, request_rank(r), r->sequence ? r->sequence->seq : NULL),
+		  "%s waits for pages, and one that ranks below it has some",
+		  wire_opcode_name(r->entry.opcode));
+}
+
+bool live_open_may_wait(struct sim *w, const struct request *r)
+{
+	const struct core_pool *p = sim_core_pool(w);
+
+	if (!r || !r->u.prompt.seq || !r->u.prompt.seq->admitted || !spill_is_calm(w))
+		return true;
+	/* An open that is behind another goes on with what it has. */
+	if (r->waits_in != &p->starving || !live_is_crowded(&p->pool))
+		return false;
+	if (request_is_behind(&p->starving, r))
+		return r->kind != &kind_open;
+	return nobody_could_give(&p->pool, request_rank(r), NULL);
 }

@@ -4,6 +4,7 @@
 
 /* live: sequences that make room for others, as the simulation sees them. One thread. */
 
+#include "daemon/front/request.h"
 #include "daemon/state/park.h"
 #include "tests/sim/sim.h"
 
@@ -20,5 +21,9 @@ bool live_is_crowded(const struct pool *p);
 /* Of what is at rest: may a request of this sequence still wait for pages? Only if all that ranks
  * below it has given what it has. */
 bool live_may_wait(struct sim *w, const struct sim_view *v);
+/* The first that waits for pages has heard of all that it could have. */
+void live_check(struct sim *w);
+/* The same of an open or a fork, which may wait to be admitted; r may be NULL. */
+bool live_open_may_wait(struct sim *w, const struct request *r);
 
 #endif

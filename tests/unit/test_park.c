@@ -6,113 +6,7 @@
  * One thread.
  */
 
-#include "tests/unit/park_world.h"
-
-#define PAGES 16u
-
-static struct pool pool;
-static uint32_t text[32 * PAGE], other[32 * PAGE];
-static uint64_t serial;
-
-static int setup(void **state)
-{
-	struct pool_limits limits = {.pages = PAGES, .prefix_budget = PAGES};
-
-	*state = &pool;
-	serial = 0;
-	park_init(&pool, limits, 60, 100);
-	world_tokens(text, 32 * PAGE, 32 * PAGE, 0);
-	world_tokens(other, 32 * PAGE, 0, 7);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	world_deinit(*state);
-	return 0;
-}
-
-static struct pool_rank rank_of(bool interactive, uint64_t at)
-{
-	return (struct pool_rank){.interactive = interactive, .serial = at};
-}
-
-/* What was written into the pages of a sequence. */
-static void write_all(const struct seq *s, uint64_t value)
-{
-	for (uint32_t i = 0; i < s->n_pages; i++)
-		below.page[s->table[i]] = value + i;
-}
-
-static void assert_all(const struct seq *s, uint64_t value)
-{
-	for (uint32_t i = 0; i < s->n_pages; i++)
-		assert_int_equal(below.page[s->table[i]], value + i);
-}
-
-/* Not published: no ids that anybody could know. */
-static struct seq *private_seq(uint32_t tokens, uint32_t max_tokens, uint64_t value)
-{
-	struct match_wish wish = {
-	    .off = true, .max_cached_tokens = ALL, .tokens = text, .name_space = 3};
-	struct seq *s = world_open_wish(&pool, &wish, max_tokens, ALL);
-
-	seq_set_rank(s, rank_of(false, ++serial));
-	world_step(s, tokens, NULL);
-	write_all(s, value);
-	return s;
-}
-
-static struct seq *published_seq(const uint32_t *ids, uint32_t tokens, uint32_t max_tokens,
-				 uint64_t value)
-{
-	struct seq *s = world_open(&pool, ids, tokens, max_tokens);
-
-	seq_set_rank(s, rank_of(false, ++serial));
-	if (s->committed < tokens)
-		world_step(s, tokens, ids);
-	write_all(s, value);
-	return s;
-}
-
-static bool make_room(uint32_t n)
-{
-	return park_make_room(&pool, n, rank_of(true, 0)) == 0;
-}
-
-/* Everything of everybody below goes, and is there. */
-static void push_all(void)
-{
-	for (int i = 0; i < 4 && pages_free(&pool.pages) < PAGES; i++) {
-		assert_true(make_room(PAGES));
-		below_end_all();
-		park_clean(&pool);
-	}
-	assert_int_equal(pages_free(&pool.pages), PAGES);
-}
-
-static int bring(struct seq *s)
-{
-	int r = POOL_MORE;
-
-	for (int i = 0; i < 100 && r && r != POOL_LOST; i++) {
-		uint32_t budget = 3;
-
-		r = park_return(s, false, &budget);
-		if (r == POOL_WAIT || r == POOL_FULL) {
-			below_end(UP, 0);
-			below_end(DOWN, 0);
-			park_clean(&pool);
-		}
-	}
-	return r;
-}
-
-static void end_with_nothing(void)
-{
-	below_end_all();
-	park_assert_empty(&pool);
-}
+#include "tests/unit/park_seqs.h"
 
 static void a_private_page_is_free_once_its_copy_is_there(void **state)
 {
@@ -152,7 +46,7 @@ static void pages_that_come_back_stay_until_they_are_there(void **state)
 
 	(void)state;
 	push_all();
-	assert_int_equal(park_return(s, false, &budget), POOL_WAIT);
+	assert_int_equal(park_return(s, s->rank, false, &budget), POOL_WAIT);
 	assert_int_equal(below_in_flight(UP), 2);
 	for (uint32_t i = 0; i < 2; i++)
 		assert_int_equal(pool.pages.page[below.copy[UP][i].page].references, 1);
@@ -214,6 +108,24 @@ static void an_open_that_finds_a_page_on_its_way_keeps_it_here(void **state)
 	assert_int_equal(s->table[0], t->table[0]);
 	assert_all(s, 100);
 	world_close(&t);
+	world_close(&s);
+	end_with_nothing();
+}
+
+/* Whoever waits for it ranks above. */
+static void what_leaves_for_one_above_is_not_taken_back(void **state)
+{
+	struct seq *s = published_seq(text, 3 * PAGE, 3 * PAGE, 100);
+	uint32_t budget = ALL;
+
+	(void)state;
+	assert_true(make_room(PAGES));
+	assert_int_equal(pool.leaving, 3);
+	assert_int_equal(park_return(s, s->rank, true, &budget), POOL_FULL);
+	assert_int_equal(pool.leaving, 3);
+	assert_int_equal(park_return(s, s->rank, false, &budget), 0);
+	assert_int_equal(pool.leaving, 0);
+	assert_all(s, 100);
 	world_close(&s);
 	end_with_nothing();
 }
@@ -310,40 +222,6 @@ static void a_fork_of_one_that_was_away_has_all_its_pages(void **state)
 	end_with_nothing();
 }
 
-static void what_is_shared_goes_last_and_costs_no_copy_for_who_keeps_it(void **state)
-{
-	struct seq *a = published_seq(text, 4 * PAGE + 1, 6 * PAGE, 100);
-	struct seq *b = world_open(&pool, text, 4 * PAGE + 1, 6 * PAGE);
-
-	(void)state;
-	seq_set_rank(b, rank_of(false, ++serial));
-	world_step(b, 4 * PAGE + 1, text);
-	below.page[b->table[4]] = 104;
-	assert_true(make_room(PAGES - 4)); /* what each has for itself */
-	assert_int_equal(a->away + b->away, 2);
-	assert_int_equal(pool.leaving, 0);
-	/* For `b` only `a` may be asked, and what it lets go of stays. */
-	b->busy++;
-	assert_int_equal(park_make_room(&pool, PAGES, rank_of(true, 0)), POOL_WAIT);
-	assert_int_equal(pool.leaving, 0);
-	b->busy--;
-	below_end_all();
-	{
-		uint32_t budget = ALL;
-
-		assert_int_equal(park_return(a, true, &budget), POOL_FULL); /* but its own page */
-		assert_int_equal(a->away, 1);
-	}
-	push_all();
-	assert_int_equal(bring(a), 0);
-	assert_int_equal(bring(b), 0);
-	assert_all(a, 100);
-	assert_all(b, 100);
-	world_close(&a);
-	world_close(&b);
-	end_with_nothing();
-}
-
 static void a_page_that_could_not_be_copied_down_is_used_again_or_tried_again(void **state)
 {
 	struct seq *s = private_seq(3 * PAGE, 3 * PAGE, 100);
@@ -376,17 +254,17 @@ static void a_lost_sequence_can_be_closed_and_keeps_nothing_from_others(void **s
 
 	(void)state;
 	push_all();
-	park_return(s, false, &budget);
+	park_return(s, s->rank, false, &budget);
 	for (int i = 0; below_in_flight(UP); i++)
 		below_end(UP, i == 3 ? -5 : 0);
 	budget = ALL;
-	assert_int_equal(park_return(s, false, &budget), POOL_LOST);
+	assert_int_equal(park_return(s, s->rank, false, &budget), POOL_LOST);
 	assert_true(seq_is_away(s));
 	park_check(&pool);
 	push_all(); /* without asking for it to be closed */
 	assert_true(seq_is_away(s));
 	budget = ALL;
-	assert_int_equal(park_return(s, false, &budget), POOL_LOST);
+	assert_int_equal(park_return(s, s->rank, false, &budget), POOL_LOST);
 	assert_int_equal(bring(t), 0);
 	assert_all(t, 200);
 	world_close(&s);
@@ -402,7 +280,7 @@ static void copies_of_a_sequence_that_was_closed_end_without_it(void **state)
 
 	(void)state;
 	push_all();
-	assert_int_equal(park_return(s, false, &budget), POOL_MORE);
+	assert_int_equal(park_return(s, s->rank, false, &budget), POOL_MORE);
 	assert_int_equal(bring(t), 0);
 	assert_true(make_room(PAGES - 2));
 	assert_true(below_in_flight(DOWN) > 0);
@@ -428,7 +306,7 @@ static void a_close_goes_in_turns_in_every_state(void **state)
 		else
 			push_all();
 		if (kind / 2 > 1)
-			park_return(s, false, &budget); /* and a part on its way back */
+			park_return(s, s->rank, false, &budget); /* and a part on its way back */
 		for (uint32_t i = kind / 2; i == 3 && below_in_flight(UP);)
 			below_end(UP, below_in_flight(UP) == 2 ? -5 : 0);
 		do {
@@ -443,70 +321,6 @@ static void a_close_goes_in_turns_in_every_state(void **state)
 		end_with_nothing();
 		assert_int_equal(below.n_used, 0);
 	}
-}
-
-static void room_is_made_for_those_above_by_the_lowest_alone(void **state)
-{
-	struct seq *s[4];
-
-	(void)state;
-	for (int i = 0; i < 4; i++) {
-		s[i] = private_seq(2 * PAGE, 4 * PAGE, 100 * (uint64_t)i);
-		list_remove(&s[i]->in_rank);
-	}
-	seq_set_rank(s[0], rank_of(true, 1)); /* the highest */
-	seq_set_rank(s[3], rank_of(false, 7));
-	seq_set_rank(s[1], rank_of(true, 9));
-	seq_set_rank(s[2], rank_of(false, 3));
-	/* Nobody for the lowest of all, not even itself. */
-	assert_int_equal(park_make_room(&pool, PAGES, s[3]->rank), POOL_WAIT);
-	assert_int_equal(s[0]->away + s[1]->away + s[2]->away + s[3]->away, 0);
-	assert_int_equal(park_make_room(&pool, PAGES, s[2]->rank), POOL_WAIT);
-	assert_int_equal(s[3]->away, 2);
-	assert_int_equal(s[0]->away + s[1]->away + s[2]->away, 0);
-	s[2]->busy++;
-	assert_int_equal(park_make_room(&pool, PAGES, s[1]->rank), POOL_WAIT);
-	assert_int_equal(s[0]->away + s[1]->away + s[2]->away, 0);
-	s[2]->busy--;
-	world_begin(s[1], 2 * PAGE + 1);
-	assert_int_equal(park_make_room(&pool, PAGES, s[0]->rank), POOL_WAIT);
-	assert_int_equal(s[2]->away, 2);
-	assert_int_equal(s[0]->away + s[1]->away, 0);
-	step_abort(s[1]);
-	assert_int_equal(park_make_room(&pool, PAGES, s[0]->rank), POOL_WAIT);
-	assert_int_equal(s[1]->away, 2);
-	assert_int_equal(s[0]->away, 0);
-	/* Who has nothing left is asked no more, until some is on its way back. */
-	assert_true(list_is_empty(&s[2]->in_rank) && list_is_empty(&s[3]->in_rank));
-	below_end_all();
-	assert_int_equal(bring(s[2]), 0);
-	assert_int_equal(bring(s[3]), 0);
-	assert_true(list_entry(pool.ranked[0].next, struct seq, in_rank) == s[2]);
-	assert_true(list_entry(pool.ranked[0].previous, struct seq, in_rank) == s[3]);
-	for (int i = 0; i < 4; i++)
-		world_close(&s[i]);
-	end_with_nothing();
-}
-
-static void two_that_want_each_other_s_pages_take_them_once(void **state)
-{
-	struct seq *a = private_seq(10 * PAGE, 16 * PAGE, 100);
-	struct seq *b = private_seq(6 * PAGE, 16 * PAGE, 200);
-	uint32_t budget = ALL;
-
-	(void)state;
-	for (int i = 0; i < 10; i++) {
-		/* The higher one, twice a turn; the lower one always wants everything back. */
-		assert_true(park_make_room(&pool, 4, a->rank) == 0);
-		below_end_all();
-		(void)park_return(b, true, &budget);
-		assert_int_equal(park_make_room(&pool, 16, b->rank), POOL_WAIT);
-	}
-	assert_int_equal(pool.stats.parked_pages, 4);
-	assert_int_equal(a->away, 0);
-	world_close(&a);
-	world_close(&b);
-	end_with_nothing();
 }
 
 static void admission_counts_on_what_is_below(void **state)
@@ -541,17 +355,15 @@ int main(void)
 	    TEST(pages_that_come_back_stay_until_they_are_there),
 	    TEST(published_pages_stay_somewhere_as_long_as_they_are_parked),
 	    TEST(an_open_that_finds_a_page_on_its_way_keeps_it_here),
+	    TEST(what_leaves_for_one_above_is_not_taken_back),
 	    TEST(another_s_equal_page_comes_back_beside_the_private_one),
 	    TEST(equal_pages_beside_one_s_own_fit_the_pool),
 	    TEST(what_is_read_in_a_published_page_after_a_cut_comes_back),
 	    TEST(a_fork_of_one_that_was_away_has_all_its_pages),
-	    TEST(what_is_shared_goes_last_and_costs_no_copy_for_who_keeps_it),
 	    TEST(a_page_that_could_not_be_copied_down_is_used_again_or_tried_again),
 	    TEST(a_lost_sequence_can_be_closed_and_keeps_nothing_from_others),
 	    TEST(copies_of_a_sequence_that_was_closed_end_without_it),
 	    TEST(a_close_goes_in_turns_in_every_state),
-	    TEST(room_is_made_for_those_above_by_the_lowest_alone),
-	    TEST(two_that_want_each_other_s_pages_take_them_once),
 	    TEST(admission_counts_on_what_is_below),
 	};
 

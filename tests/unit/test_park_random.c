@@ -118,7 +118,7 @@ static bool bring_back(struct live *l, uint32_t patience)
 {
 	for (; patience && l->s && !w.wrong; patience--) {
 		uint32_t budget = below_of(4) ? ALL : 1 + below_of(4);
-		int r = park_return(l->s, false, &budget);
+		int r = park_return(l->s, l->s->rank, false, &budget);
 
 		if (r == 0) {
 			check_table(l);

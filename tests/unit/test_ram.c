@@ -84,12 +84,41 @@ static void pages_go_down_and_come_back_with_their_bytes(void **state)
 		assert_int_equal(ram_world_reuse(w, pool, 0, 1, 12), 12);
 		ram_world_check(w);
 		assert_int_equal(w->pools[pool].pool.stats.restores, 12);
-		assert_int_equal(w->pools[pool].ram.down.bytes,
+		assert_int_equal(w->pools[pool].ram.down.sums.bytes,
 				 12 * w->pools[pool].geometry.page_stride);
-		assert_int_equal(w->pools[pool].ram.up.bytes,
+		assert_int_equal(w->pools[pool].ram.up.sums.bytes,
 				 12 * w->pools[pool].geometry.page_stride);
 		assert_true(w->pools[pool].moved > 0);
 	}
+}
+
+/* Two prompts that share eight pages take the space of one and of the other's tail, and are charged
+ * so. */
+static void what_prompts_share_is_there_once(void **state)
+{
+	struct ram_world *w = *state;
+	const struct ram_pool *rp = &w->pools[0].ram;
+	struct pool *p = &w->pools[0].pool;
+	uint32_t a[12], b[12];
+
+	ram_world_branch(w, 0, 0, 8, 1, 12, a);
+	ram_world_branch(w, 0, 0, 8, 2, 12, b);
+	assert_int_equal(p->indexed, 8 + 4 + 4);
+	for (uint32_t i = 0; i < 20 && p->indexed; i++) {
+		ram_world_send_down(w, 0, (uint32_t)p->indexed);
+		ram_world_settle(w);
+	}
+	ram_world_check(w);
+	assert_int_equal(p->in_ram, 8 + 4 + 4);
+	assert_int_equal(frames_sums(w->arena->frames).objects, 8 + 4 + 4);
+	assert_int_equal(rp->used_bytes, (8 + 4 + 4) * SMALL);
+	assert_int_equal(w->ram->shares[0].used_bytes, (8 + 4 + 4) * ram_object_bytes(rp));
+	/* A tail goes alone; what both stand on stays as long as the other does. */
+	for (uint32_t i = 12; i-- > 8;)
+		pool_give_up_ram(p, a[i]);
+	ram_world_check(w);
+	assert_int_equal(in_ram(w, 0, b, 12), 12);
+	assert_int_equal(w->ram->shares[0].used_bytes, 12 * ram_object_bytes(rp));
 }
 
 static void a_record_is_valid_once_the_last_byte_is_there_and_free_after(void **state)
@@ -185,6 +214,9 @@ static void jobs_are_few_and_short(void **state)
 	}
 	assert_int_equal(in_ram(w, 0, a, 150), 150);
 	assert_int_equal(in_ram(w, 1, b, 20), 20);
+	/* A chain lies side by side on the device and below: a job is a copy. */
+	assert_in_range(w->pools[0].ram.down.sums.copies, 3, 4);
+	assert_in_range(w->pools[1].ram.down.sums.copies, 5, 8);
 }
 
 /* Nothing on the device is behind others for longer than the jobs in flight: more are asked for
@@ -404,6 +436,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(pages_go_down_and_come_back_with_their_bytes),
+	    TEST(what_prompts_share_is_there_once),
 	    TEST(a_record_is_valid_once_the_last_byte_is_there_and_free_after),
 	    TEST(a_record_tells_everything_of_its_page),
 	    TEST(jobs_are_few_and_short),

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tiers_start: a daemon that is asked for KV-RAM which this host does not have: what is said
+ * names what is wanted, what there is, the limit in the way and what changes it, and the exit code
+ * is one of its own. One thread; every wait has a deadline.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/e2e/daemon.h"
+#include "tests/e2e/footprint.h"
+#include "tests/e2e/operator.h"
+
+#define EXIT_LIMIT 3
+
+static struct daemon d;
+
+static int setup(void **state)
+{
+	(void)state;
+	d = (struct daemon){0};
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	daemon_remove(&d);
+	return 0;
+}
+
+/* All of these stand in one line of what it says. */
+static void expect_refused(const char *json, const char *key, const char *const *words)
+{
+	static char said[8192];
+	const char *line;
+	char start[64];
+	size_t length;
+
+	daemon_make(&d, json);
+	assert_int_equal(daemon_try(&d, said, sizeof(said)), EXIT_LIMIT);
+	(void)snprintf(start, sizeof(start), "kvhostd: %s: ", key);
+	line = strstr(said, start);
+	if (!line)
+		fail_msg("no line on %s in: %s", key, said);
+	length = strcspn(line, "\n");
+	for (; *words; words++) {
+		const char *at = strstr(line, *words);
+
+		if (!at || at >= line + length)
+			fail_msg("there is no \"%s\" in: %.*s", *words, (int)length, line);
+	}
+}
+
+#define WORDS(...)                                                                                 \
+	(const char *const[])                                                                      \
+	{                                                                                          \
+		__VA_ARGS__, NULL                                                                  \
+	}
+
+static void more_memory_than_the_host_has_ends_the_start(void **state)
+{
+	(void)state;
+	expect_refused("{\"kv_ram_bytes\": \"512TiB\", \"kv_ram_page_bytes\": \"1GiB\","
+		       " \"kv_ram_lock\": false}\n",
+		       "kv_ram_bytes", WORDS("KV-RAM wants 562", " bytes, ", "lower kv_ram_bytes"));
+}
+
+static void more_huge_pages_than_are_set_aside_end_the_start(void **state)
+{
+	(void)state;
+	if (free_huge_pages() == 0) {
+		print_message("this host has no huge pages\n");
+		skip();
+	}
+	expect_refused("{\"kv_ram_bytes\": \"512TiB\", \"kv_ram_page_bytes\": \"1GiB\","
+		       " \"kv_ram_lock\": false, \"core\": {\"require_hugepages\": true}}\n",
+		       "kv_ram_bytes",
+		       WORDS("KV-RAM wants 26", " huge pages of ",
+			     " are free: ", "sysctl vm.nr_hugepages=26", "lower kv_ram_bytes"));
+}
+
+/* They were free when the daemon looked. */
+static void huge_pages_that_others_take_meanwhile_end_the_start(void **state)
+{
+	(void)state;
+	if (free_huge_pages() < 16) {
+		print_message("this host has too few huge pages\n");
+		skip();
+	}
+	d.program = "tests/hostile/kvhostd_test";
+	d.environment = "KVHOST_TEST_FAILPOINT=arena_pool:0:1";
+	expect_refused("{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_lock\": false,"
+		       " \"core\": {\"require_hugepages\": true}}\n",
+		       "kv_ram_bytes", WORDS("KV-RAM wants ", " huge pages", "lower kv_ram_bytes"));
+}
+
+static void a_node_that_is_not_there_ends_the_start(void **state)
+{
+	(void)state;
+	expect_refused("{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_lock\": false,"
+		       " \"kv_ram_numa_node\": 1000}\n",
+		       "kv_ram_numa_node", WORDS("no NUMA node 1000", "the first that it has is "));
+}
+
+/* Pools would lie there, too. */
+static void a_node_that_is_not_there_ends_the_start_without_ram(void **state)
+{
+	(void)state;
+	expect_refused("{\"kv_ram_bytes\": 0, \"kv_ram_numa_node\": 1000}\n", "kv_ram_numa_node",
+		       WORDS("no NUMA node 1000", "the first that it has is "));
+}
+
+static bool is_whole(void *context)
+{
+	uint64_t wanted = daemon_counter(&d, "kv_ram_bytes_wanted");
+
+	(void)context;
+	return wanted > 0 && daemon_counter(&d, "kv_ram_bytes_capacity") == wanted;
+}
+
+/* Not required: it serves without them, and says so. */
+static void huge_pages_that_others_take_meanwhile_are_done_without(void **state)
+{
+	(void)state;
+	d.program = "tests/hostile/kvhostd_test";
+	d.environment = "KVHOST_TEST_FAILPOINT=arena_pool:0:1";
+	daemon_start(&d, "{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_lock\": false}\n");
+	assert_true(await(is_whole, NULL, LONG_MS));
+	assert_int_equal(kvctl(&d, "health", "--json", NULL, NULL), 0);
+	assert_true(says("\"kv_ram\""));
+	assert_true(says("\"state\": \"on\""));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(more_memory_than_the_host_has_ends_the_start),
+	    TEST(more_huge_pages_than_are_set_aside_end_the_start),
+	    TEST(huge_pages_that_others_take_meanwhile_end_the_start),
+	    TEST(a_node_that_is_not_there_ends_the_start),
+	    TEST(a_node_that_is_not_there_ends_the_start_without_ram),
+	    TEST(huge_pages_that_others_take_meanwhile_are_done_without),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of a daemon whose KV-RAM is still on its way, chunk by chunk: it serves with what is there,
+ * tells how much that is, and whoever attaches waits for a chunk, never for all. One thread; jobs
+ * run when the test says so.
+ */
+#include "tests/unit/core_world.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/base/testing.h"
+
+#define FRAMES 48u
+#define PAGES  10u
+
+static const struct core_world_wish wish = {
+    .heads = 32, /* 256 KiB a page, 8 in a frame */
+    .frames = FRAMES,
+    .chunk = 1,
+    .pool = "\"pool_pages\": 30, \"max_sequence_length\": 176, \"max_prefix_cache_pages\": 12,"
+	    " \"ram_floor_tokens\": 0"};
+
+static struct core_world world;
+
+static int setup(void **state)
+{
+	memset(&world, 0, sizeof(world));
+	core_world_start(&world, &wish);
+	*state = &world;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	failpoint_clear();
+	return 0;
+}
+
+/* One job of the work thread, a chunk if nobody else wants something. */
+static void step(struct core_world *w)
+{
+	assert_true(sim_executor_step(&w->work, 0));
+	core_listen(w);
+}
+
+struct shown { /* of KV-RAM, in the answer to an operator */
+	char state[16], note[ARENA_NOTE_BYTES];
+	uint64_t capacity_bytes, wanted_bytes;
+	size_t warnings;
+};
+
+static struct shown ask_health(struct core_client *operator)
+{
+	uint64_t asked = core_ask_operator(operator, PAYLOAD_ADMIN_HEALTH, "");
+	const struct completion *reply = &operator->replies[asked % CORE_SLOTS];
+	struct shown out = {0};
+	json_t *root, *ram;
+
+	core_listen(operator->world);
+	assert_int_equal(reply->submission, asked);
+	assert_int_equal(reply->status, 0);
+	root = json_loadb(core_answer(operator, asked), reply->count, 0, NULL);
+	ram = json_object_get(root, "kv_ram");
+	assert_non_null(ram);
+	strncpy(out.state, json_string_value(json_object_get(ram, "state")), sizeof(out.state) - 1);
+	strncpy(out.note, json_string_value(json_object_get(ram, "note")), sizeof(out.note) - 1);
+	out.capacity_bytes = (uint64_t)json_integer_value(json_object_get(ram, "capacity_bytes"));
+	out.wanted_bytes = (uint64_t)json_integer_value(json_object_get(ram, "wanted_bytes"));
+	out.warnings = json_array_size(json_object_get(root, "warnings"));
+	json_decref(root);
+	return out;
+}
+
+static void health_tells_how_much_has_arrived(void **state)
+{
+	struct core_world *w = *state;
+	struct core_client *operator= & w->clients[2];
+	struct shown shown;
+
+	core_client_start(operator, false);
+	shown = ask_health(operator);
+	assert_string_equal(shown.state, "arriving");
+	assert_int_equal(shown.capacity_bytes, 0);
+	assert_int_equal(shown.wanted_bytes, FRAMES * FRAME_BYTES);
+	step(w); /* headers */
+	for (uint64_t i = 1; i < FRAMES; i++) {
+		step(w);
+		shown = ask_health(operator);
+		assert_string_equal(shown.state, "arriving");
+		assert_int_equal(shown.capacity_bytes, i * FRAME_BYTES);
+		assert_int_equal(shown.warnings, 0);
+	}
+	step(w);
+	shown = ask_health(operator);
+	assert_string_equal(shown.state, "on");
+	assert_int_equal(shown.capacity_bytes, FRAMES * FRAME_BYTES);
+	core_world_stop(w);
+}
+
+static void what_will_never_arrive_is_a_warning(void **state)
+{
+	struct core_world *w = *state;
+	struct core_client *operator= & w->clients[2];
+	struct shown shown;
+
+	core_client_start(operator, false);
+	step(w);
+	step(w);
+	failpoint_arm(FAILPOINT_arena_chunk, 0, 1);
+	step(w);
+	shown = ask_health(operator);
+	assert_string_equal(shown.state, "partial");
+	assert_int_equal(shown.capacity_bytes, FRAME_BYTES);
+	assert_int_equal(shown.warnings, 1);
+	assert_non_null(strstr(shown.note, " bytes are there: "));
+	core_world_stop(w);
+}
+
+/* What is there serves: of eight pages a frame, as many as have come. */
+static void prompts_are_served_from_what_has_arrived(void **state)
+{
+	struct core_world *w = *state;
+	struct core_client *c = &w->clients[0];
+	uint64_t arrived = 0, found = 0;
+
+	core_client_start(c, true);
+	for (uint32_t i = 0; w->arena->state == ARENA_ARRIVING; i++) {
+		uint32_t cached = 0;
+
+		assert_true(i < 100);
+		assert_int_equal(core_serve(c, CORE_ALONE + i % 3, PAGES, &cached), 0);
+		assert_true(w->arena->arrived_bytes >= arrived);
+		assert_true(w->core.ram->used_bytes <= w->arena->arrived_bytes);
+		arrived = w->arena->arrived_bytes;
+		if (arrived < FRAMES * FRAME_BYTES)
+			found += cached;
+		core_world_check(w);
+	}
+	assert_true(found > 0);
+	assert_true(core_pool(w)->stats.restores > 0);
+	core_world_stop(w);
+}
+
+/* Memory for a session and its pool is asked for behind the chunk that is on its way, and before
+ * the one after it. */
+static void whoever_attaches_waits_for_a_chunk_and_not_for_all(void **state)
+{
+	struct core_world *w = *state;
+
+	for (int i = 0; i < 2; i++) {
+		uint64_t before = w->arena->arrived_bytes;
+
+		core_client_start(&w->clients[i], true);
+		assert_true(w->arena->arrived_bytes - before <= 3 * FRAME_BYTES);
+		assert_int_equal(w->arena->state, ARENA_ARRIVING);
+	}
+	core_world_stop(w);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(health_tells_how_much_has_arrived),
+	    TEST(what_will_never_arrive_is_a_warning),
+	    TEST(prompts_are_served_from_what_has_arrived),
+	    TEST(whoever_attaches_waits_for_a_chunk_and_not_for_all),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

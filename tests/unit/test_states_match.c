@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Tests of daemon/state/match.h: states of a hybrid pool that are found in either tier, and
+ * fetched from KV-RAM. One thread; nothing blocks.
+ */
+
+#include "tests/unit/states_world.h"
+
+#include <errno.h>
+
+#define IMAGE 3u /* units */
+
+static struct states world;
+
+static const struct states_text one = {.which = 1};
+
+static void start(struct states *w, uint32_t floor_tokens)
+{
+	states_init(w, &(struct states_limits){.pages = 128,
+					       .slots = 6,
+					       .units = 128,
+					       .image_units = IMAGE,
+					       .floor_tokens = floor_tokens});
+}
+
+static int setup(void **state)
+{
+	start(&world, 0);
+	*state = &world;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	states_deinit(*state);
+	return 0;
+}
+
+static void start_with_floor(struct states *w, uint32_t floor_tokens)
+{
+	states_deinit(w);
+	start(w, floor_tokens);
+}
+
+static void put_down(struct states *w, struct image_name name)
+{
+	states_push_down(w, name.image);
+	states_settle(w);
+	world_clean(&w->pool);
+	states_check(w);
+}
+
+static struct image_name retain(struct states *w, uint32_t n)
+{
+	return states_name(w, states_retain(w, &one, n));
+}
+
+static uint64_t misses(const struct states *w, enum match_miss miss)
+{
+	return w->pool.stats.misses[miss];
+}
+
+static void assert_where(const struct states *w, struct image_name name, const char *where)
+{
+	assert_string_equal(states_where(w, name), where);
+}
+
+/* ---- the longest one ---- */
+
+static void the_longest_state_of_both_tiers_is_found(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, 2 * PAGE), b = retain(w, 4 * PAGE + 3);
+	struct image_name c = retain(w, 6 * PAGE);
+
+	put_down(w, b);
+	assert_int_equal(states_found(w, &one, 6 * PAGE), 4 * PAGE + 3);
+	assert_int_equal(states_found(w, &one, 7 * PAGE), 6 * PAGE);
+	assert_int_equal(states_found(w, &one, 4 * PAGE + 3), 2 * PAGE);
+	/* Looking moves nothing. */
+	assert_int_equal(states_copies(&w->up), 0);
+	assert_where(w, b, "Rp");
+	put_down(w, a);
+	put_down(w, c);
+	assert_int_equal(w->pool.indexed, 0);
+	assert_int_equal(states_found(w, &one, 7 * PAGE), 6 * PAGE);
+	/* What is fetched are the pages of that state, and no others. */
+	assert_int_equal(states_reuse(w, &one, 6 * PAGE), 4 * PAGE + 3);
+	assert_int_equal(w->pool.stats.restores, 5);
+	assert_int_equal(w->pool.stats.ram_hits, 1);
+	assert_int_equal(w->pool.stats.ram_hit_pages, 4); /* full ones */
+	assert_where(w, b, "DRp");
+	assert_where(w, a, "Rp");
+	assert_where(w, c, "Rp");
+}
+
+static void a_limit_ends_the_match_before_longer_states(void **state)
+{
+	struct states *w = *state;
+	uint32_t *tokens = states_tokens(&one, 7 * PAGE);
+	struct match_wish wish = world_wish(tokens, 7 * PAGE);
+	struct seq *s;
+
+	put_down(w, retain(w, 2 * PAGE + 1));
+	put_down(w, retain(w, 6 * PAGE));
+	wish.max_cached_tokens = 5 * PAGE;
+	s = states_open_wish(w, &wish, 7 * PAGE);
+	assert_int_equal(s->committed, 2 * PAGE + 1);
+	assert_int_equal(w->pool.stats.restores, 3);
+	world_close(&s);
+	free(tokens);
+}
+
+static void what_another_namespace_has_below_is_not_found(void **state)
+{
+	struct states *w = *state;
+	const struct states_text theirs = {.which = 1, .name_space = 1};
+	uint32_t image = states_retain(w, &theirs, 4 * PAGE);
+
+	put_down(w, states_name(w, image));
+	assert_int_equal(states_found(w, &one, 5 * PAGE), 0);
+	assert_int_equal(states_reuse(w, &one, 5 * PAGE), 0);
+	assert_int_equal(misses(w, MATCH_NONE), 2); /* with that of the first open */
+	assert_int_equal(states_found(w, &theirs, 5 * PAGE), 4 * PAGE);
+}
+
+static void pages_that_others_use_on_the_device_are_not_fetched(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, 3 * PAGE + 5), b = retain(w, 5 * PAGE);
+
+	put_down(w, a);
+	assert_string_equal(states_pages(w, a.image), "dR dR dR R");
+	assert_int_equal(states_reuse(w, &one, 4 * PAGE), 3 * PAGE + 5);
+	assert_int_equal(w->pool.stats.restores, 1);
+	assert_where(w, a, "DRp");
+	assert_where(w, b, "Ds");
+}
+
+static void two_opens_fetch_a_state_once(void **state)
+{
+	struct states *w = *state;
+	uint32_t *tokens = states_tokens(&one, 4 * PAGE);
+	struct match_wish wish = world_wish(tokens, 4 * PAGE);
+	struct opening *o[2];
+	struct image_name a = retain(w, 3 * PAGE + 5);
+	struct seq *s[2] = {NULL, NULL};
+
+	put_down(w, a);
+	for (uint32_t i = 0; i < 2; i++) {
+		o[i] = states_open_begins(w, &wish, 4 * PAGE);
+		while (states_open_turn(w, &o[i], 1, &s[i]) == POOL_MORE)
+			states_check(w);
+	}
+	assert_int_equal(states_copies(&w->up), 4);
+	assert_int_equal(w->pool.images.image[a.image].claims, 2);
+	states_settle(w);
+	for (uint32_t i = 0; i < 2; i++) {
+		while (!o[i]->copying)
+			states_open_turn(w, &o[i], 1, &s[i]);
+		states_claim_ends(w, &o[i], 0);
+		assert_int_equal(states_open_turn(w, &o[i], ALL, &s[i]), 0);
+		assert_int_equal(s[i]->committed, 3 * PAGE + 5);
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		world_close(&s[i]);
+	assert_int_equal(w->pool.stats.restores, 4);
+	assert_int_equal(w->pool.stats.ram_hits, 2);
+	states_check(w);
+	free(tokens);
+}
+
+static void an_open_that_goes_away_leaves_the_state_as_it_was(void **state)
+{
+	struct states *w = *state;
+	uint32_t *tokens = states_tokens(&one, 4 * PAGE);
+	struct match_wish wish = world_wish(tokens, 4 * PAGE);
+	struct image_name a = retain(w, 3 * PAGE + 5);
+	struct seq *s;
+
+	put_down(w, a);
+	/* After the walk, with pages on their way, with all there, with its image on its way. */
+	for (uint32_t when = 0; when < 4; when++) {
+		struct opening *o = states_open_begins(w, &wish, 4 * PAGE);
+
+		states_open_turn(w, &o, when ? ALL : 3, &s);
+		if (when == 1)
+			states_up_ends(w, 0);
+		if (when >= 2)
+			states_settle(w);
+		if (when == 3) {
+			states_open_turn(w, &o, ALL, &s);
+			assert_true(o->copying);
+		}
+		states_open_abandon(w, &o);
+		states_check(w);
+		if (o)
+			states_claim_ends(w, &o, 0);
+		states_settle(w);
+		states_check(w);
+		assert_where(w, a, "Rp");
+		assert_string_equal(states_pages(w, a.image), "R R R R");
+		assert_int_equal(w->pool.images.image[a.image].claims, 0);
+		assert_int_equal(w->pool.images.lanes_free, w->pool.images.n_lanes);
+		world_clean(&w->pool);
+	}
+	assert_false(w->pool.images.image[a.image].is_protected);
+	free(tokens);
+}
+
+/* ---- the floor ---- */
+
+static void what_reaches_too_little_further_is_not_fetched(void **state)
+{
+	struct states *w = *state;
+	struct image_name a, b, c;
+
+	start_with_floor(w, 3 * PAGE);
+	a = retain(w, 2 * PAGE);
+	b = retain(w, 5 * PAGE - 1);
+	c = retain(w, 5 * PAGE);
+	put_down(w, b);
+	put_down(w, c);
+	assert_int_equal(states_found(w, &one, 5 * PAGE), 2 * PAGE);
+	assert_int_equal(states_reuse(w, &one, 5 * PAGE), 2 * PAGE);
+	assert_int_equal(misses(w, MATCH_FLOOR), 1);
+	assert_int_equal(w->pool.stats.restores, 0);
+	assert_int_equal(states_reuse(w, &one, 6 * PAGE), 5 * PAGE);
+	assert_int_equal(w->pool.stats.restores, 3);
+	assert_int_equal(misses(w, MATCH_FLOOR), 1);
+	/* With nothing on the device it counts from the start. */
+	put_down(w, a);
+	put_down(w, c);
+	assert_int_equal(states_reuse(w, &one, 3 * PAGE), 0);
+	assert_int_equal(misses(w, MATCH_FLOOR), 2);
+	assert_int_equal(states_reuse(w, &one, 5 * PAGE), 5 * PAGE - 1);
+}
+
+/* Two states behind parts of one page: the shorter one is on the device. */
+static void the_floor_counts_from_a_state_on_the_device_in_the_same_page(void **state)
+{
+	struct states *w = *state;
+	struct image_name a, b;
+
+	start_with_floor(w, PAGE);
+	a = retain(w, 3 * PAGE + 5);
+	b = retain(w, 3 * PAGE + 9);
+	put_down(w, b);
+	assert_int_equal(states_found(w, &one, 4 * PAGE), 3 * PAGE + 5);
+	assert_int_equal(states_reuse(w, &one, 4 * PAGE), 3 * PAGE + 5);
+	assert_int_equal(misses(w, MATCH_FLOOR), 1);
+	assert_int_equal(w->pool.stats.restores, 0);
+	assert_where(w, a, "Ds");
+	/* And from one behind the page before. */
+	put_down(w, a);
+	a = retain(w, 3 * PAGE);
+	assert_int_equal(states_reuse(w, &one, 4 * PAGE), 3 * PAGE);
+	assert_int_equal(misses(w, MATCH_FLOOR), 2);
+	assert_int_equal(w->pool.stats.restores, 0);
+}
+
+/* ---- scenario A13: a state of which a part is gone ---- */
+
+/* The last page of a state cannot be read when it is fetched. */
+static void lose_last_page(struct states *w, uint32_t at)
+{
+	uint32_t *tokens = states_tokens(&one, at + 1);
+	struct match_wish wish = world_wish(tokens, at + 1);
+	struct opening *o = states_open_begins(w, &wish, at + 1);
+	struct seq *s;
+
+	assert_int_equal(states_open_turn(w, &o, ALL, &s), POOL_WAIT);
+	while (states_copies(&w->up) > 1)
+		states_up_ends(w, 0);
+	states_up_ends(w, -EIO);
+	while (states_open_turn(w, &o, ALL, &s)) {
+		states_settle(w);
+		if (o->copying)
+			states_claim_ends(w, &o, 0);
+	}
+	world_close(&s);
+	free(tokens);
+}
+
+static void a_state_without_its_image_or_its_last_page_is_not_found(void **state)
+{
+	/* Where states are, of which the one at `victim` loses a part. */
+	static const uint32_t at[] = {PAGE, 2 * PAGE + 3, 4 * PAGE, 6 * PAGE + 5};
+
+	for (uint32_t i = 0; i < 8; i++) {
+		struct states *w = *state;
+		uint32_t victim = i / 2, before = victim ? at[victim - 1] : 0;
+		bool image = i % 2;
+		uint32_t last = victim == 3 ? before : at[3];
+		struct image_name name[4];
+
+		/* Of full pages what stands on it is gone as well. */
+		if (!image && at[victim] % PAGE == 0)
+			last = before;
+		for (uint32_t k = 0; k < 4; k++)
+			name[k] = retain(w, at[k]);
+		for (uint32_t k = 0; k < 4; k++)
+			put_down(w, name[k]);
+		assert_int_equal(states_found(w, &one, at[victim] + 1), at[victim]);
+		if (image)
+			pool_give_up(&w->pool, name[victim].image);
+		else
+			lose_last_page(w, at[victim]);
+		states_check(w);
+		assert_int_equal(states_found(w, &one, at[victim] + 1), before);
+		assert_int_equal(states_reuse(w, &one, at[victim] + 1), before);
+		assert_int_equal(states_found(w, &one, 7 * PAGE), last);
+		assert_int_equal(states_reuse(w, &one, 7 * PAGE), last);
+		states_deinit(w);
+		start(w, 0);
+	}
+}
+
+/* Between looking and fetching: it is had as a whole, or not at all. */
+static void a_state_that_is_given_up_after_it_was_found_is_had_whole_or_not(void **state)
+{
+	uint32_t *tokens = states_tokens(&one, 4 * PAGE);
+	struct match_wish wish = world_wish(tokens, 4 * PAGE);
+
+	for (uint32_t when = 0; when < 6; when++) {
+		struct states *w = *state;
+		struct image_name a = retain(w, PAGE), b = retain(w, 3 * PAGE + 5);
+		struct opening *o;
+		struct seq *s = NULL;
+		uint32_t had = when == 0 ? PAGE : 3 * PAGE + 5;
+
+		put_down(w, a);
+		put_down(w, b);
+		assert_int_equal(states_found(w, &one, 4 * PAGE), 3 * PAGE + 5);
+		if (when == 0)
+			pool_give_up(&w->pool, b.image);
+		o = states_open_begins(w, &wish, 4 * PAGE);
+		for (uint32_t turn = 1; states_open_turn(w, &o, 2, &s); turn++) {
+			if (turn == when) {
+				pool_give_up(&w->pool, b.image);
+				/* Before it is claimed it goes at once. */
+				if (w->pool.images.image[b.image].id != b.id)
+					had = PAGE;
+			}
+			if (turn > 2)
+				states_settle(w);
+			if (o->copying)
+				states_claim_ends(w, &o, 0);
+			states_check(w);
+		}
+		assert_int_equal(s->committed, had);
+		world_close(&s);
+		states_check(w);
+		states_deinit(w);
+		start(w, 0);
+	}
+	free(tokens);
+}
+
+/* ---- scenario I5: a state every 512 tokens ---- */
+
+#define EVERY 512u
+
+static void after_a_shift_the_last_common_state_is_found(void **state)
+{
+	struct states *w = *state;
+	const uint32_t n = 6 * EVERY, points = 6;
+	uint32_t *tokens = states_tokens(&one, n + 1);
+	struct image_name name[6];
+
+	states_deinit(w);
+	states_init(w, &(struct states_limits){
+			   .pages = 2 * n / PAGE + 8, .slots = 6, .units = 512, .image_units = 8});
+	for (uint32_t i = 0; i < points; i++)
+		name[i] = retain(w, (i + 1) * EVERY);
+	for (uint32_t tier = 0; tier < 2; tier++) {
+		for (uint32_t common = 0; common <= n; common += 100) {
+			uint32_t *other = states_tokens(&one, n + 1), *path = malloc(n);
+			struct match_wish wish = world_wish(other, n + 1);
+			struct match m;
+			uint32_t all = ALL;
+
+			/* From there on they are those of 100 tokens later. */
+			for (uint32_t i = common; i <= n; i++)
+				other[i] = i + 100 <= n ? tokens[i + 100] : i;
+			match_begin(&m, &w->pool, &wish, path, 0);
+			assert_int_equal(match_turn(&m, &all), 0);
+			assert_int_equal(match_tokens(&m), common / EVERY * EVERY);
+			free(other);
+			free(path);
+		}
+		for (uint32_t i = 0; i < points && tier == 0; i++)
+			put_down(w, name[i]);
+	}
+	assert_int_equal(w->pool.indexed, 0);
+	free(tokens);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(the_longest_state_of_both_tiers_is_found),
+	    TEST(a_limit_ends_the_match_before_longer_states),
+	    TEST(what_another_namespace_has_below_is_not_found),
+	    TEST(pages_that_others_use_on_the_device_are_not_fetched),
+	    TEST(two_opens_fetch_a_state_once),
+	    TEST(an_open_that_goes_away_leaves_the_state_as_it_was),
+	    TEST(what_reaches_too_little_further_is_not_fetched),
+	    TEST(the_floor_counts_from_a_state_on_the_device_in_the_same_page),
+	    TEST(a_state_without_its_image_or_its_last_page_is_not_found),
+	    TEST(a_state_that_is_given_up_after_it_was_found_is_had_whole_or_not),
+	    TEST(after_a_shift_the_last_common_state_is_found),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
