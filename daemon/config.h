@@ -30,7 +30,6 @@
 #define CONFIG_ID_MAX         4294967293u
 #define CONFIG_ID_NOBODY      65534u     /* whom the kernel cannot name: matches nothing */
 #define CONFIG_NULL           UINT64_MAX /* of an option that takes null */
-#define CONFIG_AUTO           (UINT64_MAX - 1)
 
 enum option_name { /* OPTION_core_spin_us, ... */
 #define OPTION(section, key, type, unit, minimum, maximum, value, text) OPTION_##section##_##key,
@@ -124,8 +123,9 @@ struct config_pool {
 	bool map;
 	uint32_t retained_order; /* enum config_retained_order */
 	bool shadow_lru;
-	uint64_t ram_floor_tokens; /* or CONFIG_AUTO */
+	uint64_t ram_floor_tokens;
 	bool live_in_ram;
+	bool overcommit;
 	uint64_t retained_interactive_ttl_s;
 	uint64_t idle_ttl_s;
 	uint64_t default_deadline_us; /* never 0: the core's is filled in */

@@ -90,12 +90,10 @@ static const char *type_name(const json_t *value)
 	cannot_happen("a JSON value of no type");
 }
 
-/* Texts stand for sizes ("8MiB") and booleans ("on") too, never for plain numbers; the word "auto"
- * is none. */
-static bool text_is_right(const struct option *o, const char *text)
+/* Texts stand for sizes ("8MiB") and booleans ("on") too, never for plain numbers. */
+static bool text_is_right(const struct option *o)
 {
-	return !option_is_number(o) || option_is_size(o) ||
-	       (o->type == OPTION_NUMBER_OR_AUTO && !strcmp(text, "auto"));
+	return !option_is_number(o) || option_is_size(o);
 }
 
 static int set_list(const struct option *o, void *base, const json_t *value,
@@ -130,7 +128,7 @@ static int set_value(const struct option *o, void *base, const json_t *value,
 		return set_list(o, base, value, reason);
 	if (json_is_null(value))
 		return option_set_null(o, base, reason);
-	if (json_is_string(value) && text_is_right(o, json_string_value(value))) {
+	if (json_is_string(value) && text_is_right(o)) {
 		if (option_takes_null(o) && !strcmp(json_string_value(value), "null"))
 			return option_refuse(o, reason, "\"null\" is a text");
 		return option_set_text(o, base, json_string_value(value), reason);

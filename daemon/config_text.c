@@ -39,8 +39,6 @@ static json_t *value_json(const struct option *o, const void *base)
 		return json_string(option_get_text(o, base, buffer));
 	if (option_get_number(o, base) == CONFIG_NULL)
 		return json_null();
-	if (option_get_number(o, base) == CONFIG_AUTO)
-		return json_string("auto");
 	return json_integer((json_int_t)option_get_number(o, base));
 }
 

@@ -193,33 +193,26 @@ static int start_ram(struct kvhost *k)
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
 	/* What is known of the objects is part of what may be used. */
 	uint64_t objects = c->kv_ram_bytes / (c->kv_ram_page_bytes + RAM_KNOWN_BYTES);
-	struct arena_wish wish = {.bytes = c->kv_ram_bytes - objects * RAM_KNOWN_BYTES,
-				  .most_objects =
-				      objects < OBJECT_NONE ? (uint32_t)objects : OBJECT_NONE - 1,
-				  .chunk_bytes = c->kv_ram_chunk_bytes / FRAME_BYTES * FRAME_BYTES,
-				  .require_huge = c->core.require_hugepages,
-				  .lock = c->kv_ram_lock,
-				  .numa_node = k->device->numa_node,
-				  .threads = cores < 2                   ? 1
-					     : cores > ARENA_THREADS_MAX ? ARENA_THREADS_MAX
-									 : (uint32_t)cores};
+	struct arena_wish wish = {
+	    .bytes = c->kv_ram_bytes - objects * RAM_KNOWN_BYTES,
+	    .most_objects = objects < OBJECT_NONE ? (uint32_t)objects : OBJECT_NONE - 1,
+	    .chunk_bytes = c->kv_ram_chunk_bytes / FRAME_BYTES * FRAME_BYTES,
+	    .require_huge = c->core.require_hugepages,
+	    .lock = c->kv_ram_lock,
+	    .numa_node =
+		c->kv_ram_numa_node == CONFIG_NULL ? ARENA_INTERLEAVE : (int)c->kv_ram_numa_node,
+	    .threads = cores < 2                   ? 1
+		       : cores > ARENA_THREADS_MAX ? ARENA_THREADS_MAX
+						   : (uint32_t)cores};
 	char why[ARENA_NOTE_BYTES] = "";
-	int first, r = 0;
+	int r = 0;
 
-	if (wish.numa_node >= 0 && !nodes_have(wish.numa_node, &first)) {
-		fprintf(stderr,
-			"kvhostd: kv_ram_numa_node: this process has no NUMA node %d, the first "
-			"that it has is %d\n",
-			wish.numa_node, first);
-		k->exit_code = EXIT_LIMIT;
-		return -EINVAL;
-	}
 	if (c->kv_ram_bytes == 0) {
 		snprintf(k->ram_note, sizeof(k->ram_note), "off: kv_ram_bytes is 0");
 	} else {
 		r = arena_check(&wish, why);
 		if (!r && (r = arena_new(&wish, k->work, on_ram, k, &k->arena)))
-			arena_explain(&wish, r, why);
+			snprintf(why, sizeof(why), "%s", strerror(-r));
 		if (r)
 			snprintf(k->ram_note, sizeof(k->ram_note), "off: %s", why);
 	}
@@ -330,11 +323,6 @@ static int start_threads(struct kvhost *k)
 		r = worker_new("dev0", k->wake_fd, &k->copies);
 	if (!r)
 		r = device_cpu_new(k->copies, k->work, &k->device);
-	/* Pools in the memory of the host lie where KV-RAM does. */
-	if (!r)
-		k->device->numa_node = k->config.kv_ram_numa_node == CONFIG_NULL
-					   ? NODES_INTERLEAVE
-					   : (int)k->config.kv_ram_numa_node;
 	return r;
 }
 

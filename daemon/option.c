@@ -40,7 +40,6 @@ const struct option option_table[OPTION_COUNT] = {
 #define FITS_BOOLEAN(bytes, maximum)        ((bytes) == sizeof(bool))
 #define FITS_NUMBER(bytes, maximum)         ((bytes) == sizeof(uint64_t))
 #define FITS_NUMBER_OR_NULL(bytes, maximum) ((bytes) == sizeof(uint64_t))
-#define FITS_NUMBER_OR_AUTO(bytes, maximum) ((bytes) == sizeof(uint64_t))
 #define FITS_POWER(bytes, maximum)          ((bytes) == sizeof(uint64_t))
 #define FITS_SIZE(bytes, maximum)           ((bytes) == sizeof(uint64_t))
 #define FITS_SIZE_OR_NULL(bytes, maximum)   ((bytes) == sizeof(uint64_t))
@@ -110,7 +109,7 @@ bool option_is_size(const struct option *o)
 bool option_is_number(const struct option *o)
 {
 	return option_is_size(o) || o->type == OPTION_NUMBER || o->type == OPTION_POWER ||
-	       o->type == OPTION_NUMBER_OR_NULL || o->type == OPTION_NUMBER_OR_AUTO;
+	       o->type == OPTION_NUMBER_OR_NULL;
 }
 
 bool option_takes_null(const struct option *o)
@@ -190,9 +189,7 @@ static void accepts_number(const struct option *o, char *out, size_t bytes)
 	}
 	snprintf(out, bytes, "accepted is %s from %s to %s%s%s%s", what, low, high,
 		 option_is_size(o) ? "" : " ", option_is_size(o) ? "" : o->unit,
-		 option_takes_null(o)               ? ", or null"
-		 : o->type == OPTION_NUMBER_OR_AUTO ? ", or auto"
-						    : "");
+		 option_takes_null(o) ? ", or null" : "");
 }
 
 static void accepts_list(const struct option *o, char *out, size_t bytes)
@@ -232,7 +229,6 @@ void option_accepts(const struct option *o, char *out, size_t bytes)
 		return;
 	case OPTION_NUMBER:
 	case OPTION_NUMBER_OR_NULL:
-	case OPTION_NUMBER_OR_AUTO:
 	case OPTION_POWER:
 	case OPTION_SIZE:
 	case OPTION_SIZE_OR_NULL:
@@ -330,10 +326,6 @@ static int set_number_text(const struct option *o, void *base, const char *text,
 
 	if (option_takes_null(o) && !strcmp(text, "null"))
 		return option_set_null(o, base, reason);
-	if (o->type == OPTION_NUMBER_OR_AUTO && !strcmp(text, "auto")) {
-		*(uint64_t *)field(o, base) = CONFIG_AUTO;
-		return 0;
-	}
 	if (!read_digits(text, &value, &end))
 		return option_refuse(o, reason, "\"%.64s\" is not a %s", text,
 				     option_is_size(o) ? "size" : "whole number");
@@ -440,7 +432,6 @@ int option_set_text(const struct option *o, void *base, const char *text,
 		return set_boolean_text(o, base, text, reason);
 	case OPTION_NUMBER:
 	case OPTION_NUMBER_OR_NULL:
-	case OPTION_NUMBER_OR_AUTO:
 	case OPTION_POWER:
 	case OPTION_SIZE:
 	case OPTION_SIZE_OR_NULL:

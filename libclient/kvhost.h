@@ -240,8 +240,8 @@ struct kvhost_open_result {
 	uint32_t miss;          /* enum kvhost_miss */
 	uint32_t miss_tokens;   /* where the prompt leaves what is known */
 	uint32_t tier;          /* enum kvhost_tier */
-	uint64_t restore_ns;    /* of an open: time to bring it to the device; 0: it was there */
-	uint32_t kind;     /* of a hybrid pool: 0 nothing, 1 a checkpoint, 2 a retained prefix */
+	uint64_t restore_ns; /* of an open: time to bring pages to the device; 0: all were there */
+	uint32_t kind;       /* of a hybrid pool: 0 nothing, 1 a checkpoint, 2 a retained prefix */
 	uint32_t n_points; /* where kvhost_checkpoint is worth while, ascending: end steps there */
 	uint32_t points[KVHOST_POINTS_MAX];
 };

@@ -158,11 +158,6 @@ static int populate(void *memory, size_t bytes)
 	return 0;
 }
 
-static int place(const struct segment_wish *wish, const struct segment *s)
-{
-	return wish->place ? wish->place(wish->context, s->memory, s->bytes) : 0;
-}
-
 static int make_hugetlb(const struct segment_wish *wish, struct segment *out)
 {
 	struct segment s = SEGMENT_NONE;
@@ -178,19 +173,16 @@ static int make_hugetlb(const struct segment_wish *wish, struct segment *out)
 	s.fd = segment_open(wish->name, true, s.bytes);
 	if (s.fd < 0)
 		return s.fd;
-	s.memory = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
-	if (s.memory == MAP_FAILED) {
-		r = -errno;
-		s.memory = NULL;
-		goto fail;
-	}
-	r = place(wish, &s);
-	if (r)
-		goto fail;
 	/* Real pages now: a reservation would be taken back from us as SIGBUS by a peer's hole.
 	 * What a failed call got stays taken until the close. */
 	if (fallocate(s.fd, 0, 0, (off_t)s.bytes) < 0) {
 		r = -errno;
+		goto fail;
+	}
+	s.memory = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+	if (s.memory == MAP_FAILED) {
+		r = -errno;
+		s.memory = NULL;
 		goto fail;
 	}
 	if (wish->populate) {
@@ -225,12 +217,12 @@ static int make_plain(const struct segment_wish *wish, size_t page, bool fill, s
 		segment_free(&s);
 		return r;
 	}
-	r = place(wish, &s);
-	if (!r && fill)
+	if (fill) {
 		r = populate(s.memory, s.bytes);
-	if (r) {
-		segment_free(&s);
-		return r;
+		if (r) {
+			segment_free(&s);
+			return r;
+		}
 	}
 	s.page_bytes = (uint32_t)page;
 	s.backing = SEGMENT_SMALL;
@@ -238,17 +230,10 @@ static int make_plain(const struct segment_wish *wish, size_t page, bool fill, s
 	return 0;
 }
 
-/* Where a huge page is touched first: it will lie where that base page does, and where base pages
- * are interleaved over nodes the first ones of all huge pages may be of the same node. */
-static size_t first_touch(size_t huge_page)
-{
-	return huge_page % 64 * segment_base_page_bytes();
-}
-
 static int make_collapsed(const struct segment_wish *wish, struct segment *out)
 {
 	struct segment s;
-	size_t page = segment_collapsed_page_bytes(), base = segment_base_page_bytes();
+	size_t page = segment_collapsed_page_bytes();
 	int r;
 
 	if (page == 0 || page > UINT32_MAX)
@@ -259,7 +244,7 @@ static int make_collapsed(const struct segment_wish *wish, struct segment *out)
 	if (r)
 		return r;
 	for (size_t at = 0; !r && at < s.bytes; at += page)
-		r = populate((char *)s.memory + at + first_touch(at / page), base);
+		r = populate((char *)s.memory + at, segment_base_page_bytes());
 	if (r) {
 		segment_free(&s);
 		return r;

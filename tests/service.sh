@@ -1,22 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The unit that would be installed is one that systemd accepts without a word, and it lets the daemon
-# lock its memory. Speaks TAP.
+# The unit that would be installed is one that systemd accepts without a word. Speaks TAP.
 set -eu
 
-source=${srcdir:-.}/systemd/kvhostd.service.in
 unit=${builddir:-.}/systemd/kvhostd.service
-echo "1..2"
-if grep -qx 'LimitMEMLOCK=infinity' "$source" &&
-	grep -qx 'AmbientCapabilities=CAP_IPC_LOCK' "$source" &&
-	grep -qx 'RestartPreventExitStatus=2 3' "$source"; then
-	echo "ok 1 - memory may be locked, and a limit of the host does not start it again and again"
-else
-	echo "not ok 1 - memory may be locked, and a limit of the host does not start it again and again"
-fi
+echo "1..1"
 if [ ! -f "$unit" ] || ! command -v systemd-analyze >/dev/null; then
-	echo "ok 2 - systemd accepts the unit # SKIP no unit was built, or no systemd-analyze"
+	echo "ok 1 - systemd accepts the unit # SKIP no unit was built, or no systemd-analyze"
 	exit 0
 fi
 
@@ -26,8 +17,8 @@ trap 'rm -rf "$work"' EXIT
 sed 's|^ExecStart=.*|ExecStart=/bin/true|' "$unit" > "$work/kvhostd.service"
 said=$(systemd-analyze verify --man=no "$work/kvhostd.service" 2>&1) || said="$said (refused)"
 if [ -z "$said" ]; then
-	echo "ok 2 - systemd accepts the unit"
+	echo "ok 1 - systemd accepts the unit"
 else
-	echo "not ok 2 - systemd accepts the unit"
+	echo "not ok 1 - systemd accepts the unit"
 	printf '%s\n' "$said" | sed 's/^/# /'
 fi

@@ -469,18 +469,9 @@ static uint32_t format_of(const char *name)
 int bench_attach(struct kvhost *host, const struct bench_options *o, bool map,
 		 struct kvhost_pool **out, struct bench_reason *why)
 {
-	return bench_attach_hybrid(host, o, map, 0, out, why);
-}
-
-int bench_attach_hybrid(struct kvhost *host, const struct bench_options *o, bool map,
-			uint64_t image_bytes, struct kvhost_pool **out, struct bench_reason *why)
-{
-	const struct kvhost_section section = {.name = "state", .bytes = image_bytes};
 	struct kvhost_pool_description description = {.name = o->pool,
 						      .page_tokens = (uint32_t)o->page_tokens,
 						      .n_layers = (uint32_t)o->layers,
-						      .n_sections = image_bytes > 0,
-						      .sections = &section,
 						      .map = map};
 	struct kvhost_layer *layers = calloc(o->layers, sizeof(*layers));
 	int r;

@@ -57,8 +57,5 @@ int bench_connect(const struct bench_host *h, uint32_t spin_us, uint64_t window_
 /* The pool of the options' geometry. */
 int bench_attach(struct kvhost *host, const struct bench_options *o, bool map,
 		 struct kvhost_pool **out, struct bench_reason *why);
-/* With a state image of so many bytes; 0: none. */
-int bench_attach_hybrid(struct kvhost *host, const struct bench_options *o, bool map,
-			uint64_t image_bytes, struct kvhost_pool **out, struct bench_reason *why);
 
 #endif

@@ -189,9 +189,7 @@ static int run_bandwidth(const struct bench_options *o, const struct tier_shape 
 	return result;
 }
 
-/* A long prompt comes back; of a hybrid model (image_bytes > 0) with the state behind it. */
-static int run_restore(const struct bench_options *o, uint64_t image_bytes, struct report *r,
-		       struct bench_reason *why)
+static int run_restore(const struct bench_options *o, struct report *r, struct bench_reason *why)
 {
 	static struct tiers t;
 	static struct moves m;
@@ -201,7 +199,6 @@ static int run_restore(const struct bench_options *o, uint64_t image_bytes, stru
 				 .spare = 2,
 				 .kept = 1,
 				 .ram_pages = pages + 1,
-				 .image_bytes = image_bytes,
 				 .limit_bytes = limit_bytes(o)};
 	struct kvhost_sequence *seq = NULL;
 	struct kvhost_prompt p;
@@ -209,8 +206,7 @@ static int run_restore(const struct bench_options *o, uint64_t image_bytes, stru
 
 	if (!result) {
 		p = tiers_prompt(&t, 1, pages);
-		result = image_bytes ? tiers_write_state(&t, &p, &seq, why)
-				     : tiers_write(&t, &p, &seq, why);
+		result = tiers_write(&t, &p, &seq, why);
 	}
 	if (!result)
 		result = tiers_close(&t, &seq, why);
@@ -220,11 +216,9 @@ static int run_restore(const struct bench_options *o, uint64_t image_bytes, stru
 		result = measure_up(&t, &m, i, &p, why);
 	}
 	if (!result) {
-		report_case(r, "tiers.%s", image_bytes ? "state" : "restore");
+		report_case(r, "tiers.restore");
 		tiers_report(&t, r);
 		report_count(r, "restored", "tokens", pages * TIER_PAGE_TOKENS);
-		if (image_bytes)
-			report_count(r, "image", "bytes", image_bytes);
 		report_rates(&m, UP, r);
 		report_number(r, "restore_time", "ms", bench_median(m.restore, m.rounds));
 		report_ratios(&m, UP, RESTORE_BAR, r);
@@ -330,9 +324,7 @@ int bench_tiers_run(const struct bench_options *o, struct report *r, struct benc
 	for (size_t i = 0; i < 2 && !result && is_asked(o, "bandwidth"); i++)
 		result = run_bandwidth(o, &shapes[i], r, why);
 	if (!result && is_asked(o, "restore"))
-		result = run_restore(o, 0, r, why);
-	if (!result && is_asked(o, "state"))
-		result = run_restore(o, o->image_bytes, r, why);
+		result = run_restore(o, r, why);
 	if (!result && is_asked(o, "sizes"))
 		result = run_sizes(o, r, why);
 	if (!result && is_asked(o, "steps"))

@@ -31,7 +31,6 @@ struct tier_plan {
 	uint64_t kept;        /* of them retained */
 	uint64_t ram_pages;   /* that KV-RAM has room for, at least */
 	uint64_t limit_bytes; /* that a calibration copies */
-	uint64_t image_bytes; /* of a hybrid model, and KV-RAM has room for one; 0: a dense one */
 	uint64_t spin_us;     /* of the daemon; 0: its default */
 };
 
@@ -82,9 +81,6 @@ struct kvhost_prompt tiers_prompt(struct tiers *t, uint32_t serial, uint64_t pag
 /* Opens a prompt that nothing is known of, and commits all its whole pages. */
 int tiers_write(struct tiers *t, const struct kvhost_prompt *p, struct kvhost_sequence **out,
 		struct bench_reason *why);
-/* The same of a hybrid model, with the state after them. */
-int tiers_write_state(struct tiers *t, const struct kvhost_prompt *p, struct kvhost_sequence **out,
-		      struct bench_reason *why);
 /* Closes it, and waits until it has left. */
 int tiers_close(struct tiers *t, struct kvhost_sequence **seq, struct bench_reason *why);
 /* Opens and closes one that lies in KV-RAM: how long the open took. */

@@ -103,8 +103,7 @@ int tiers_wait_quiet(struct tiers *t, struct bench_reason *why)
 /* What is lost at the end of slabs is under 6 %. */
 static uint64_t ram_bytes(const struct tiers *t)
 {
-	uint64_t pages = t->plan.ram_pages * t->page_bytes * 107 / 100 + 2 * SLABS_SPARE +
-			 t->plan.image_bytes * 107 / 100;
+	uint64_t pages = t->plan.ram_pages * t->page_bytes * 107 / 100 + 2 * SLABS_SPARE;
 
 	return pages / t->page_bytes * (t->page_bytes + KNOWN_BYTES);
 }
@@ -126,9 +125,6 @@ static void plan_host(const struct tiers *t, struct bench_plan *plan)
 	    .ram_page_bytes = t->page_bytes,
 	    /* An open that comes while a prompt leaves takes what has not left yet. */
 	    .floor_tokens = t->plan.pages * TIER_PAGE_TOKENS / 2,
-	    /* Without a slot an image is captured into KV-RAM. */
-	    .lanes = t->plan.image_bytes > 0,
-	    .retained_slots = 0,
 	};
 }
 
@@ -158,8 +154,7 @@ int tiers_start(struct tiers *t, const struct bench_options *o, const struct tie
 	plan_host(t, &host);
 	if (bench_host_start(&t->daemon, &t->options, &host, why) ||
 	    bench_connect(&t->daemon, 0, WINDOW_SPARE + 4 * bytes, &t->host, why) ||
-	    bench_attach_hybrid(t->host, &t->options, false, plan->image_bytes, &t->pool, why) ||
-	    open_stats(t, why))
+	    bench_attach(t->host, &t->options, false, &t->pool, why) || open_stats(t, why))
 		return -1;
 	if (kvhost_pool_describe(t->pool)->page_stride != t->page_bytes)
 		return bench_reason_set(why, "a page takes %" PRIu64 " bytes, not %" PRIu64,
@@ -214,22 +209,6 @@ int tiers_write(struct tiers *t, const struct kvhost_prompt *p, struct kvhost_se
 			return bench_reason_call(why, t->host, "step", r);
 	}
 	return 0;
-}
-
-int tiers_write_state(struct tiers *t, const struct kvhost_prompt *p, struct kvhost_sequence **out,
-		      struct bench_reason *why)
-{
-	uint32_t outcome = 0;
-	int r;
-
-	if (tiers_write(t, p, out, why))
-		return -1;
-	r = kvhost_checkpoint(*out, p->n_tokens - 1, &outcome);
-	if (r)
-		return bench_reason_call(why, t->host, "checkpoint", r);
-	return outcome == KVHOST_CAPTURE_MADE
-		   ? 0
-		   : bench_reason_set(why, "the state was not captured: %u", outcome);
 }
 
 int tiers_close(struct tiers *t, struct kvhost_sequence **seq, struct bench_reason *why)

@@ -12,28 +12,12 @@
 /* What the configuration and the model say, before KV-RAM itself is asked. */
 static bool is_meant_to(const struct core_pool *p)
 {
-	return p->core->ram && p->config->enable_prefix_caching;
-}
-
-/* Of a retained state; 0: the pool is dense. */
-static uint64_t image_bytes(const struct core_pool *p)
-{
-	return p->layout.n ? p->layout.state_stride + p->layout.ring_stride : 0;
+	return p->core->ram && !p->layout.n && p->config->enable_prefix_caching;
 }
 
 static bool page_fits(const struct core_pool *p)
 {
-	return p->geometry.page_stride + image_bytes(p) <= p->core->ram->arena->bytes;
-}
-
-uint32_t below_images(const struct core_pool *p)
-{
-	uint64_t images;
-
-	if (!image_bytes(p) || !is_meant_to(p) || !page_fits(p))
-		return 0;
-	images = p->core->ram->arena->bytes / image_bytes(p);
-	return (uint32_t)(images < BELOW_IMAGES_MAX ? images : BELOW_IMAGES_MAX);
+	return p->geometry.page_stride <= p->core->ram->arena->bytes;
 }
 
 uint32_t below_pages(const struct core_pool *p, uint64_t most)
@@ -99,27 +83,21 @@ void below_remove(struct core_pool *p)
 	ram_pool_deinit(&p->ram);
 }
 
-void below_abandon(struct core_pool *p)
-{
-	timers_disarm(&p->core->timers, &p->resume);
-	ram_pool_abandon(&p->ram);
-}
-
 /* Why it is not meant to have any. */
 static const char *no_need(const struct core_pool *p)
 {
 	if (!p->core->ram)
 		return "KV-RAM is off";
-	return "prefix caching is off";
+	return p->layout.n ? "only dense models use it in this version" : "prefix caching is off";
 }
 
 static const char *refusal(int result)
 {
 	switch (result) {
 	case -ENOSPC:
-		return "the pools have pages and states of too many sizes already";
+		return "the pools have pages of too many sizes already";
 	case -E2BIG:
-		return "its pages or states are too large";
+		return "its pages are too large";
 	default:
 		return "the daemon has no memory for that";
 	}
@@ -138,13 +116,11 @@ void below_put(struct core_pool *p)
 	}
 	if (!page_fits(p))
 		snprintf(p->ram_note, sizeof(p->ram_note),
-			 "%s %" PRIu64 " bytes, KV-RAM %" PRIu64
+			 "a page has %" PRIu64 " bytes, KV-RAM %" PRIu64
 			 "; a larger kv_ram_bytes would change it",
-			 p->layout.n ? "a state with one page has" : "a page has",
-			 p->geometry.page_stride + image_bytes(p), c->ram->arena->bytes);
+			 p->geometry.page_stride, c->ram->arena->bytes);
 	else
-		r = ram_pool_init(&p->ram, c->ram, &p->pool, c->device, &p->memory, image_bytes(p),
-				  moved, p);
+		r = ram_pool_init(&p->ram, c->ram, &p->pool, c->device, &p->memory, moved, p);
 	if (r)
 		snprintf(p->ram_note, sizeof(p->ram_note), "%s", refusal(r));
 	if (p->ram_note[0])

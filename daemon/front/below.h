@@ -13,10 +13,6 @@
  * has left the device is known as before. */
 uint32_t below_pages(const struct core_pool *p, uint64_t most);
 
-/* And how many images of retained states. */
-#define BELOW_IMAGES_MAX 65536u
-uint32_t below_images(const struct core_pool *p);
-
 /* The pool has been made: put KV-RAM below it, or not. */
 void below_put(struct core_pool *p);
 
@@ -27,7 +23,5 @@ bool below_is_degraded(const struct core_pool *p);
 
 /* Nothing of it is there any more. */
 void below_remove(struct core_pool *p);
-/* At the daemon's end, whatever is there. */
-void below_abandon(struct core_pool *p);
 
 #endif

@@ -46,7 +46,6 @@ struct pool_limits budget_limits(const struct core_pool *p)
 	    .max_sequence_tokens = (uint32_t)p->config->max_sequence_length,
 	    .nodes = (uint32_t)p->plan.pages + POOL_NODES_BESIDE,
 	    .ram_pages = below_pages(p, POOL_PAGES_MAX - p->plan.pages),
-	    .ram_images = below_images(p),
 	    .name_spaces = name_spaces_of(p),
 	    .prefix_budget = p->plan.effective_prefix_pages,
 	    .order =
@@ -55,10 +54,9 @@ struct pool_limits budget_limits(const struct core_pool *p)
 	    .lanes = p->layout.n ? (uint32_t)p->config->lanes : 0,
 	    .retained_slots = budget_retained_slots(p),
 	    .min_capture_tokens = (uint32_t)p->config->min_capture_tokens,
-	    .ram_floor_tokens = p->config->ram_floor_tokens == CONFIG_AUTO
-				    ? FLOOR_UNKNOWN_TOKENS
-				    : (uint32_t)p->config->ram_floor_tokens,
+	    .ram_floor_tokens = (uint32_t)p->config->ram_floor_tokens,
 	    .live_in_ram = p->config->live_in_ram,
+	    .overcommit = p->config->overcommit,
 	    .interactive_ttl_ns = p->config->retained_interactive_ttl_s * NS_PER_S,
 	};
 }

@@ -19,7 +19,6 @@
 #include "daemon/config.h"
 #include "daemon/counters.h"
 #include "daemon/front/layout.h"
-#include "daemon/state/floor.h"
 #include "daemon/state/plan.h"
 #include "daemon/state/seq.h"
 #include "daemon/tier/mover.h"
@@ -77,7 +76,7 @@ struct order_sums { /* of the learned order, of all that the pool ever was */
 struct pool_past { /* what a pool has counted before it was dropped: counters only grow */
 	struct pool_stats stats;
 	uint64_t zeroed, copied, collisions, refused_references;
-	struct ram_sums down, up;
+	uint64_t bytes_down, bytes_up;
 	struct image_counts states;
 	struct order_sums order;
 	uint64_t shadow_hits;
@@ -104,7 +103,6 @@ struct core_pool {
 	char ram_note[128];  /* why not; "" = it has, or is not made */
 	struct timer resume; /* armed while copies down of live pages pause */
 	uint64_t pause_ns;   /* how long, this time */
-	struct floor floor;  /* what steps and fetches take */
 	struct pool_counters *counters;
 	struct list attaching; /* requests that wait for it to be made */
 	struct list admission; /* opens and forks that wait for room, in rank order */
@@ -215,6 +213,7 @@ void core_pool_settle(struct core_pool *p);
 /* Pages may be given up now that could not be before: who waits for some tries again, unless it is
  * the one that says so. */
 void core_pool_offer(struct core_pool *p, const struct request *by);
+void core_pool_tell_lost(struct core_pool *p);  /* to requests of sequences that are discarded */
 void core_ram_arrived(struct core *c);          /* more of KV-RAM is there: more can be promised */
 void core_pool_fail(struct core_pool *p);       /* its memory is gone */
 void core_pool_undescribe(struct core_pool *p); /* no longer what the first attach said */

@@ -108,8 +108,8 @@ static void give_back(struct core_pool *p)
 	p->past = (struct pool_past){.stats = p->pool.stats,
 				     .zeroed = p->mover.zeroed,
 				     .copied = p->mover.copied,
-				     .down = p->ram.down.sums,
-				     .up = p->ram.up.sums,
+				     .bytes_down = p->ram.down.bytes,
+				     .bytes_up = p->ram.up.bytes,
 				     .collisions = p->pool.prefix.collisions,
 				     .refused_references = p->pool.pages.refused_references,
 				     .states = p->pool.images.counts,
@@ -130,8 +130,8 @@ void core_pool_remember(struct core_pool *p)
 	p->pool.stats = p->past.stats;
 	p->mover.zeroed = p->past.zeroed;
 	p->mover.copied = p->past.copied;
-	p->ram.down.sums = p->past.down;
-	p->ram.up.sums = p->past.up;
+	p->ram.down.bytes = p->past.bytes_down;
+	p->ram.up.bytes = p->past.bytes_up;
 	p->pool.prefix.collisions = p->past.collisions;
 	p->pool.pages.refused_references = p->past.refused_references;
 	p->pool.images.counts = p->past.states;

@@ -9,23 +9,6 @@
 
 #define FETCH_PAGES 64 /* that room is made for at once */
 
-void request_fetch_again(struct request *r)
-{
-	struct request_prompt *t = &r->u.prompt;
-
-	/* What is fetched now is not what was; what has come already is not asked for again. */
-	t->asked = t->match.walk.on_device;
-	t->fetched = t->asked;
-}
-
-static enum run_result go_on_with_less(struct request *r, uint32_t pages)
-{
-	match_cut(&r->u.prompt.match, pages);
-	request_fetch_again(r);
-	list_remove(&r->in_wait);
-	return RUN_MORE;
-}
-
 static void stop_waiting(struct request *r)
 {
 	if (list_is_empty(&r->in_wait))
@@ -41,9 +24,8 @@ static int ask_for_pages(struct request *r, uint32_t *budget)
 	struct request_prompt *t = &r->u.prompt;
 	struct core_pool *p = r->pool;
 
-	for (; t->asked < match_nodes(&t->match); t->asked++) {
-		uint32_t node = match_node(&t->match, t->asked);
-		const struct node *n = &p->pool.prefix.nodes[node];
+	for (; t->asked < t->match.walk.position; t->asked++) {
+		const struct node *n = &p->pool.prefix.nodes[t->match.path[t->asked]];
 		int result;
 
 		if (n->copies[TIER_DEVICE] != COPY_NONE || !node_is_in_ram(n))
@@ -53,7 +35,7 @@ static int ask_for_pages(struct request *r, uint32_t *budget)
 		--*budget;
 		if (request_is_behind(&p->starving, r))
 			return POOL_WAIT;
-		result = pool_fetch(&p->pool, node);
+		result = pool_fetch(&p->pool, t->match.path[t->asked]);
 		if (result == POOL_NEVER)
 			break;
 		if (result)
@@ -110,7 +92,7 @@ static enum run_result no_page(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
 	struct core_pool *p = r->pool;
-	uint32_t left = match_nodes(&t->match) - t->asked;
+	uint32_t left = t->match.walk.position - t->asked;
 	uint32_t window = left < FETCH_PAGES ? left : FETCH_PAGES;
 	int result = park_make_room(&p->pool, window, request_rank(r));
 
@@ -118,8 +100,11 @@ static enum run_result no_page(struct request *r)
 		result = park_make_room(&p->pool, 1, request_rank(r));
 	if (result == POOL_MORE)
 		return RUN_MORE;
-	if (is_in_the_way(r))
-		return go_on_with_less(r, t->asked);
+	if (is_in_the_way(r)) {
+		match_cut(&t->match, t->asked);
+		list_remove(&r->in_wait);
+		return RUN_MORE;
+	}
 	request_starve(r);
 	return RUN_WAIT;
 }
@@ -137,23 +122,26 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 	if (t->phase != PROMPT_FETCH) {
 		t->phase = PROMPT_FETCH;
 		t->fetch_ns = clock_now(&p->core->clock);
-		request_fetch_again(r);
+		t->asked = t->match.walk.on_device;
+		t->fetched = t->asked;
 	}
 	result = ask_for_pages(r, budget);
 	if (result == POOL_MORE)
 		return RUN_MORE;
 	if (result == POOL_WAIT)
 		return no_page(r);
-	for (; t->fetched < match_nodes(&t->match); t->fetched++) {
-		const struct node *n = &p->pool.prefix.nodes[match_node(&t->match, t->fetched)];
+	for (; t->fetched < t->match.walk.position; t->fetched++) {
+		const struct node *n = &p->pool.prefix.nodes[t->match.path[t->fetched]];
 
 		if (node_is_on_device(n))
 			continue;
 		if (n->moves & NODE_FILLING && !(n->moves & NODE_FAILED))
 			break;
-		return go_on_with_less(r, t->fetched);
+		match_cut(&t->match, t->fetched);
+		list_remove(&r->in_wait);
+		return RUN_MORE;
 	}
-	if (t->fetched < match_nodes(&t->match)) {
+	if (t->fetched < t->match.walk.position) {
 		request_wait(r, &p->fetching);
 		return RUN_WAIT;
 	}
@@ -173,6 +161,10 @@ enum run_result request_bring_back(struct request *r, uint32_t *budget)
 	p->published_change = true;
 	if (result == POOL_MORE)
 		return RUN_MORE;
+	if (result == POOL_LOST && s->discarded)
+		return refuse(r, WIRE_ELOST,
+			      "the sequence was discarded, as one that ranks above needed its room "
+			      "(pools.overcommit); close it and compute it again");
 	if (result == POOL_LOST)
 		return refuse(r, WIRE_ELOST,
 			      "a part of the sequence could not be copied back from KV-RAM; close "

@@ -8,7 +8,6 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/state/pool_states.h"
 
 #define SECTION_ALIGN 256
 #define SLOT_ALIGN    4096
@@ -68,8 +67,6 @@ void hybrid_place(struct hybrid_layout *h, uint64_t pages_bytes, uint32_t lanes,
 
 /* ---- copies ---- */
 
-#define PIECE_MOVES 16
-
 struct image_job {
 	struct device_job job; /* first */
 	struct core *core;
@@ -80,13 +77,11 @@ struct image_job {
 	enum image_job_kind kind;
 	uint32_t lane, from_lane; /* LANE_NONE */
 	uint32_t image;           /* IMAGE_NONE */
-	uint32_t place;           /* of its image in KV-RAM, COPY_NONE: it lies in a slot */
+	struct device_move moves[3];
 	uint32_t n_moves;
-	uint32_t at;                            /* the move that the next piece begins with, */
-	uint64_t done;                          /* and its bytes that are done */
-	uint64_t busy_ns;                       /* of the device, so far */
-	struct device_move pieces[PIECE_MOVES]; /* in flight */
-	struct device_move moves[];
+	uint32_t at;                  /* the move that the next piece begins with, */
+	uint64_t done;                /* and its bytes that are done */
+	struct device_move pieces[3]; /* in flight */
 };
 
 #ifdef KVHOST_TESTING
@@ -102,7 +97,7 @@ static bool next_piece(struct image_job *j)
 	uint64_t room = PIECE_BYTES;
 	uint32_t n = 0;
 
-	while (j->at < j->n_moves && room > 0 && n < PIECE_MOVES) {
+	while (j->at < j->n_moves && room > 0) {
 		const struct device_move *m = &j->moves[j->at];
 		uint64_t left = m->bytes - j->done;
 		uint64_t bytes = left < room ? left : room;
@@ -133,28 +128,15 @@ static void image_done(struct job *job)
 	struct request *r = j->request;
 	int result = job->result;
 
-	j->busy_ns += j->job.busy_ns;
-	if (j->place != COPY_NONE && failpoint(ram_image))
-		result = -EIO;
 	if (result == 0 && next_piece(j)) {
 		p->core->device->submit(p->core->device, &j->job);
 		return;
 	}
 	must(p->transfers > 0);
 	p->transfers--;
-	if (result && j->kind != IMAGE_JOB_CAPTURE)
-		lane_is_unclean(&x->images, j->lane);
 	lane_job_done(&x->images, j->lane);
 	if (j->from_lane != LANE_NONE)
 		lane_job_done(&x->images, j->from_lane);
-	if (j->place != COPY_NONE)
-		ram_image_end(&p->ram, j->place, j->kind == IMAGE_JOB_CAPTURE, result == 0,
-			      j->busy_ns);
-	if (result && j->place != COPY_NONE && j->kind == IMAGE_JOB_CAPTURE)
-		result = -ENOSPC;
-	/* Whose request is over has given its pages back. */
-	if (j->kind == IMAGE_JOB_CLAIM && j->place != COPY_NONE && result == 0 && r)
-		pool_restored(x, j->image);
 	if (j->kind == IMAGE_JOB_CLAIM)
 		pool_claim_done(x, j->image);
 	if (j->kind == IMAGE_JOB_CAPTURE)
@@ -195,81 +177,38 @@ static void turn_around(struct device_move *m)
 	m->from_offset = was.to_offset;
 }
 
-/* ---- whole images: a lane's two slots on one side, the same bytes in one row on the other ---- */
-
-/* Where the bytes of a retained image from `at` on lie: as many as lie in one row there. */
-static struct device_move image_move(const struct image_job *j, uint64_t at)
-{
-	const struct core_pool *p = j->pool;
-	uint64_t bytes = p->layout.state_stride + p->layout.ring_stride;
-	uint32_t n = j->place == COPY_NONE ? 0 : ram_image_pieces(&p->ram, j->place);
-
-	if (j->place == COPY_NONE)
-		return (struct device_move){.from = DEVICE_RETAINED,
-					    .from_offset =
-						p->pool.images.image[j->image].slot * bytes + at,
-					    .bytes = bytes - at};
-	for (uint32_t i = 0; i < n; i++) {
-		struct frames_piece piece = ram_image_piece(&p->ram, j->place, i);
-
-		if (at < piece.bytes)
-			return (struct device_move){.from = DEVICE_ARENA,
-						    .from_offset = piece.offset + at,
-						    .bytes = piece.bytes - at};
-		at -= piece.bytes;
-	}
-	cannot_happen("an image has fewer bytes in KV-RAM than its pool says");
-}
-
-/* Between a slot of a lane and the retained image, whose bytes from *at on it has. */
-static void add_slot(struct image_job *j, struct device_move slot, uint64_t *at)
-{
-	for (uint64_t done = 0; done < slot.bytes;) {
-		struct device_move m = image_move(j, *at);
-
-		if (m.bytes > slot.bytes - done)
-			m.bytes = slot.bytes - done;
-		m.to = slot.to;
-		m.to_offset = slot.to_offset + done;
-		done += m.bytes;
-		*at += m.bytes;
-		if (j->kind == IMAGE_JOB_CAPTURE)
-			turn_around(&m);
-		j->moves[j->n_moves++] = m;
-	}
-}
-
+/* Whole slots: both sides have the same layout. */
 static void plan_slots(struct image_job *j, const struct seq *s, const struct seq *from)
 {
 	const struct hybrid_layout *h = &j->pool->layout;
-	struct device_move state = state_move(h, seq_source_slot(s));
-	struct device_move ring = ring_move(h, s->lane);
-	uint64_t at = 0;
+	uint64_t retained = (uint64_t)j->image * (h->state_stride + h->ring_stride);
 
-	j->n_moves = 0;
+	j->n_moves = 2;
+	j->moves[0] = state_move(h, seq_source_slot(s));
+	j->moves[1] = ring_move(h, s->lane);
 	switch (j->kind) {
 	case IMAGE_JOB_FRESH:
-		state.from = ring.from = DEVICE_ZEROS;
-		j->moves[j->n_moves++] = state;
-		j->moves[j->n_moves++] = ring;
+		j->moves[0].from = j->moves[1].from = DEVICE_ZEROS;
 		break;
 	case IMAGE_JOB_FORK:
-		state.from_offset = h->state_offset + seq_source_slot(from) * h->state_stride;
-		ring.from_offset = h->ring_offset + from->lane * h->ring_stride;
-		j->moves[j->n_moves++] = state;
-		j->moves[j->n_moves++] = ring;
+		j->moves[0].from_offset = h->state_offset + seq_source_slot(from) * h->state_stride;
+		j->moves[1].from_offset = h->ring_offset + from->lane * h->ring_stride;
 		break;
 	default:
-		add_slot(j, state, &at);
-		add_slot(j, ring, &at);
+		j->moves[0].from = j->moves[1].from = DEVICE_RETAINED;
+		j->moves[0].from_offset = retained;
+		j->moves[1].from_offset = retained + h->state_stride;
 		break;
 	}
-	if (j->kind != IMAGE_JOB_CAPTURE &&
-	    lane_use(&j->pool->pool.images, s->lane, s->name_space) &&
-	    protection(lanes_are_wiped)) {
+	if (j->kind == IMAGE_JOB_CAPTURE) {
+		turn_around(&j->moves[0]);
+		turn_around(&j->moves[1]);
+	} else if (lane_use(&j->pool->pool.images, s->lane, s->name_space) &&
+		   protection(lanes_are_wiped)) {
 		/* A step need not write all of its target. */
-		j->moves[j->n_moves] = state_move(h, seq_target_slot(s));
-		j->moves[j->n_moves++].from = DEVICE_ZEROS;
+		j->moves[2] = state_move(h, seq_target_slot(s));
+		j->moves[2].from = DEVICE_ZEROS;
+		j->n_moves = 3;
 	}
 }
 
@@ -298,12 +237,7 @@ int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uin
 		 const struct seq *from, void (*resume)(struct request *r, int result))
 {
 	struct core_pool *p = r->pool;
-	const struct image *it = image == IMAGE_NONE ? NULL : &p->pool.images.image[image];
-	uint32_t place = it && it->slot == SLOT_NONE ? it->place : COPY_NONE;
-	uint32_t pieces = place == COPY_NONE ? 1 : ram_image_pieces(&p->ram, place);
-	struct image_job *j = failpoint(image_memory)
-				  ? NULL
-				  : calloc(1, sizeof(*j) + (pieces + 2) * sizeof(j->moves[0]));
+	struct image_job *j = failpoint(image_memory) ? NULL : calloc(1, sizeof(*j));
 	bool window = kind == IMAGE_JOB_WRITE || kind == IMAGE_JOB_READ;
 
 	if (!j)
@@ -315,8 +249,7 @@ int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uin
 				.kind = kind,
 				.lane = s->lane,
 				.from_lane = from ? from->lane : LANE_NONE,
-				.image = image,
-				.place = place};
+				.image = image};
 	lane_job(&p->pool.images, j->lane);
 	if (from)
 		lane_job(&p->pool.images, j->from_lane);
@@ -327,8 +260,6 @@ int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uin
 	} else {
 		plan_slots(j, s, from);
 	}
-	if (place != COPY_NONE)
-		ram_image_begin(&p->ram, image, kind == IMAGE_JOB_CAPTURE);
 	j->job = (struct device_job){.job.done = image_done,
 				     .op = DEVICE_MOVE,
 				     .memory = &p->memory,

@@ -31,9 +31,8 @@ enum image_job_kind {
 };
 
 /* Begin a copy for a request, which waits: when it is done, resume is called with its result,
- * unless the request has been abandoned (hybrid_abandon). -ENOSPC: an image could not be captured
- * into KV-RAM, which is no fault of the pool. 0 or -ENOMEM. `image`: of CLAIM and CAPTURE; `from`:
- * the parent of FORK. */
+ * unless the request has been abandoned (hybrid_abandon). 0 or -ENOMEM. `image`: of CLAIM
+ * and CAPTURE; `from`: the parent of FORK. */
 int hybrid_start(struct request *r, struct seq *s, enum image_job_kind kind, uint32_t image,
 		 const struct seq *from, void (*resume)(struct request *r, int result));
 void hybrid_abandon(struct request *r);

@@ -25,10 +25,7 @@ static enum run_result captured(struct request *r, enum capture_skip skip)
 
 static void checkpoint_copied(struct request *r, int result)
 {
-	if (result == -ENOSPC) {
-		r->pool->pool.stats.capture_skips[CAPTURE_NO_SLOT]++;
-		captured(r, CAPTURE_NO_SLOT);
-	} else if (result) {
+	if (result) {
 		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
 		core_pool_fail(r->pool);
 	} else {

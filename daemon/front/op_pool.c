@@ -197,7 +197,6 @@ static void made(struct job *job)
 	struct pool_limits limits = budget_limits(p);
 	int result = job->result;
 
-	p->floor = (struct floor){0};
 	must(pool_index_bytes(&limits) == p->plan.index_bytes);
 	if (!result && pool_init(&p->pool, &limits, &p->core->keys, p->stamp)) {
 		segment_free(&p->memory.segment);

@@ -207,11 +207,16 @@ static uint32_t miss_on_wire(enum match_miss miss)
 	return codes[miss];
 }
 
+static bool is_from_ram(const struct match *m)
+{
+	return m->walk.position > m->walk.on_device;
+}
+
 static uint32_t tier_of(const struct match *m)
 {
 	if (!match_tokens(m))
 		return PAYLOAD_NO_TIER;
-	return m->from_ram ? PAYLOAD_KV_RAM : PAYLOAD_DEVICE;
+	return is_from_ram(m) ? PAYLOAD_KV_RAM : PAYLOAD_DEVICE;
 }
 
 static bool reply_match(struct request *r, uint32_t n_pages, uint32_t version)
@@ -312,7 +317,6 @@ static void close_unborn(struct request *r)
 
 	if (!t->seq)
 		return;
-	match_unclaim(&t->match); /* it was found, and is not being copied yet */
 	if (t->match.held != NODE_NONE && t->phase >= PROMPT_MATCH) {
 		t->seq->node = t->match.held;
 		t->seq->leaving = t->match.leaving;
@@ -340,8 +344,13 @@ static void close_unborn(struct request *r)
 
 static void open_abandon(struct request *r, int status)
 {
+	struct request_prompt *t = &r->u.prompt;
+
 	(void)status;
 	list_remove(&r->in_wait);
+	/* A state that was found, and is not being copied yet. */
+	if (t->phase == PROMPT_MATCH && !t->match.done && t->match.image != IMAGE_NONE)
+		pool_claim_done(&r->pool->pool, t->match.image);
 	hybrid_abandon(r);
 	close_unborn(r);
 	prompt_free(r);
@@ -417,18 +426,6 @@ static void open_end(struct request *r)
 
 static void image_there(struct request *r, int result)
 {
-	struct request_prompt *t = &r->u.prompt;
-
-	if (result && t->image_from_ram) {
-		/* That state alone is lost; there may be another before it. */
-		r->pool->pool.images.counts.restores_failed++;
-		match_go_back(&t->match, t->image_name);
-		request_fetch_again(r);
-		request_ready(r);
-		return;
-	}
-	if (t->match.from_ram)
-		t->restore_ns = clock_now(&r->session->core->clock) - t->fetch_ns;
 	if (result) {
 		refuse(r, WIRE_EIO, "the memory of pool %s has failed", r->pool->config->name);
 		core_pool_fail(r->pool);
@@ -443,45 +440,14 @@ static void image_there(struct request *r, int result)
 static enum run_result fetch_image(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
-	struct images *images = &r->pool->pool.images;
 	uint32_t image = t->match.image;
 
-	if (image != IMAGE_NONE) {
-		t->image_name = image_name(images, image);
-		t->image_from_ram = images->image[image].slot == SLOT_NONE;
-	}
 	if (hybrid_start(r, t->seq, image == IMAGE_NONE ? IMAGE_JOB_FRESH : IMAGE_JOB_CLAIM, image,
-			 NULL, image_there) == 0) {
-		t->match.claimed = false; /* until the copy is done */
+			 NULL, image_there) == 0)
 		return RUN_WAIT;
-	}
+	if (image != IMAGE_NONE)
+		pool_claim_done(&r->pool->pool, image);
 	return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a copy");
-}
-
-/* What it waited for is there. */
-static void measure_fetch(struct request *r)
-{
-	struct request_prompt *t = &r->u.prompt;
-	struct core_pool *p = r->pool;
-	const struct ram_sums *up = &p->ram.up.sums;
-	uint32_t pages = t->match.walk.position - t->match.walk.on_device;
-	double page_ns = 0;
-
-	if (up->bytes)
-		page_ns = (double)up->busy_ns * (double)p->ram.page_bytes / (double)up->bytes;
-	floor_restored(&p->floor, pages * p->pool.limits.page_tokens, t->restore_ns,
-		       (uint64_t)(page_ns * pages));
-}
-
-/* Where the floor is found by what was measured: as it is now, and now and then there is none. */
-static void set_floor(struct request *r)
-{
-	struct core_pool *p = r->pool;
-
-	if (p->config->ram_floor_tokens != CONFIG_AUTO)
-		return;
-	p->pool.limits.ram_floor_tokens = floor_tokens(&p->floor);
-	r->u.prompt.wish.no_floor = floor_probe(&p->floor);
 }
 
 static enum run_result open_run(struct request *r, uint32_t *budget)
@@ -510,20 +476,18 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 			return RUN_WAIT;
 		if (!admitted)
 			goto out;
-		set_floor(r);
 		if (!match_start(r, retain_open(&r->pool->pool.retain)))
 			goto out;
 	}
 	if (match_turn(&t->match, budget))
 		return RUN_MORE;
-	if (t->match.from_ram && t->fetched < match_nodes(&t->match)) {
+	if (is_from_ram(&t->match) && t->fetched < t->match.walk.position) {
 		result = request_fetch(r, budget);
 		t->restore_ns = clock_now(&r->session->core->clock) - t->fetch_ns;
 		if (result != RUN_DONE)
 			return result;
 		if (r->reply.status)
 			goto out;
-		measure_fetch(r);
 	}
 	remember_kind(r);
 	if (!r->pool->pool.hybrid)

@@ -293,17 +293,6 @@ static int commit_step(struct request *r)
 	return step_commit(r->sequence->seq, &receipt);
 }
 
-static void measure_step(const struct request *r)
-{
-	const struct payload_receipt *in = r->in;
-	const struct sequence *q = r->sequence;
-
-	/* The clock is read for those that tell something. */
-	if (in->tokens_commit >= FLOOR_PREFILL_TOKENS)
-		floor_prefilled(&q->pool->floor, in->tokens_commit,
-				clock_now(&r->session->core->clock) - q->step_ns);
-}
-
 static enum run_result commit_run(struct request *r, uint32_t *budget)
 {
 	struct sequence *q = r->sequence;
@@ -315,7 +304,6 @@ static enum run_result commit_run(struct request *r, uint32_t *budget)
 		if (result)
 			return commit_refuse(r, result);
 		r->u.step.phase = 1;
-		measure_step(r);
 		sequence_forget_step(q);
 		r->session->counters.commits++;
 	}

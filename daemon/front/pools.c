@@ -6,7 +6,6 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/front/below.h"
 #include "daemon/front/hybrid.h"
 
 int core_pools_init(struct core *c)
@@ -46,7 +45,7 @@ void core_pools_deinit(struct core *c)
 
 		if (p->pool.limits.pages) {
 			must(p->mover.in_flight == 0);
-			below_abandon(p);
+			ram_pool_abandon(&p->ram);
 			pool_deinit(&p->pool);
 		}
 		segment_free(&p->memory.segment);
@@ -88,6 +87,22 @@ void core_pool_offer(struct core_pool *p, const struct request *by)
 {
 	if (first_of(&p->starving) != by && protection(who_starves_hears_of_pages))
 		try_first(&p->starving);
+}
+
+void core_pool_tell_lost(struct core_pool *p)
+{
+	struct list *const lists[] = {&p->starving, &p->fetching, &p->copying};
+
+	p->pool.has_discarded = false;
+	for (int i = 0; i < 3; i++) {
+		list_for_each(link, following, lists[i])
+		{
+			struct request *r = list_entry(link, struct request, in_wait);
+
+			if (r->sequence && r->sequence->seq && r->sequence->seq->lost)
+				request_ready(r);
+		}
+	}
 }
 
 void core_ram_arrived(struct core *c)
@@ -164,14 +179,13 @@ static void publish_gauges(struct core_pool *p)
 	pool_counters_set(c, COUNTER_prefix_retained_pages, pool_retained(x));
 	pool_counters_set(c, COUNTER_pool_lanes_capacity, x->images.n_lanes);
 	pool_counters_set(c, COUNTER_pool_lanes_used, x->images.n_lanes - x->images.lanes_free);
-	pool_counters_set(c, COUNTER_retained_slots_capacity, x->images.n_slots);
-	pool_counters_set(c, COUNTER_retained_slots_used, x->images.n_slots - x->images.slots_free);
+	pool_counters_set(c, COUNTER_retained_slots_capacity, x->images.n_images);
+	pool_counters_set(c, COUNTER_retained_slots_used, x->images.in_use);
 	pool_counters_set(c, COUNTER_ram_pages, x->in_ram);
 	pool_counters_set(c, COUNTER_ram_bytes_used, p->ram.used_bytes);
 	pool_counters_set(c, COUNTER_ram_pages_leaving, x->leaving);
 	pool_counters_set(c, COUNTER_ram_pages_arriving, x->arriving);
 	pool_counters_set(c, COUNTER_ram_places_live, x->in_ram_private);
-	pool_counters_set(c, COUNTER_ram_images, x->images.in_ram);
 }
 
 static void publish_sums(struct core_pool *p)
@@ -211,7 +225,6 @@ static void publish_sums(struct core_pool *p)
 static void publish_ram(struct core_pool *p)
 {
 	const struct pool_stats *s = &p->pool.stats;
-	const struct image_counts *i = &p->pool.images.counts;
 	struct pool_counters *c = p->counters;
 
 	pool_counters_set(c, COUNTER_ram_hits, s->ram_hits);
@@ -224,22 +237,15 @@ static void publish_ram(struct core_pool *p)
 	pool_counters_set(c, COUNTER_ram_releases, s->releases);
 	pool_counters_set(c, COUNTER_ram_displaced, s->ram_displaced);
 	pool_counters_set(c, COUNTER_ram_refused, s->ram_refused);
-	pool_counters_set(c, COUNTER_ram_refused_busy, s->ram_refused_busy);
-	pool_counters_set(c, COUNTER_ram_refused_quota, s->ram_refused_quota);
 	pool_counters_set(c, COUNTER_live_pages_parked, s->parked_pages);
 	pool_counters_set(c, COUNTER_live_pages_returned, s->returned_pages);
 	pool_counters_set(c, COUNTER_live_sequences_lost, s->lost_sequences);
+	pool_counters_set(c, COUNTER_live_sequences_discarded, s->discarded_sequences);
 	pool_counters_set(c, COUNTER_pool_discards, s->discards);
-	pool_counters_set(c, COUNTER_ram_bytes_down, p->ram.down.sums.bytes);
-	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.sums.bytes);
-	pool_counters_set(c, COUNTER_ram_copies_down, p->ram.down.sums.copies);
-	pool_counters_set(c, COUNTER_ram_copies_up, p->ram.up.sums.copies);
-	pool_counters_set(c, COUNTER_ram_busy_down_ns, p->ram.down.sums.busy_ns);
-	pool_counters_set(c, COUNTER_ram_busy_up_ns, p->ram.up.sums.busy_ns);
-	pool_counters_set(c, COUNTER_ram_image_spills, i->spilled);
-	pool_counters_set(c, COUNTER_ram_image_spills_failed, i->spills_failed);
-	pool_counters_set(c, COUNTER_ram_image_restores, i->restored);
-	pool_counters_set(c, COUNTER_ram_image_restores_failed, i->restores_failed);
+	pool_counters_set(c, COUNTER_ram_bytes_down, p->ram.down.bytes);
+	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.bytes);
+	pool_counters_set(c, COUNTER_ram_busy_down_ns, p->ram.down.busy_ns);
+	pool_counters_set(c, COUNTER_ram_busy_up_ns, p->ram.up.busy_ns);
 }
 
 static void publish_states(struct core_pool *p)

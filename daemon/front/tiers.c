@@ -39,7 +39,7 @@ static uint64_t used_bytes(const struct core_pool *p)
 
 	return used_pages(p) * p->geometry.page_stride +
 	       lanes * (2 * p->layout.state_stride + p->layout.ring_stride) +
-	       (x->n_slots - x->slots_free) * (p->layout.state_stride + p->layout.ring_stride);
+	       x->in_use * (p->layout.state_stride + p->layout.ring_stride);
 }
 
 static bool has_pages(const struct core_pool *p)
@@ -104,48 +104,42 @@ static const struct pool_stats *stats_of(const struct core_pool *p)
 	return has_pages(p) ? &p->pool.stats : &p->past.stats;
 }
 
-static json_t *pool_tier(const char *tier, uint64_t pages, uint64_t images, uint64_t used_bytes,
-			 uint64_t hit_pages)
-{
-	return json_pack("{s:s, s:o, s:o, s:o, s:o}", "tier", tier, "pages", number(pages),
-			 "images", number(images), "used_bytes", number(used_bytes), "hit_pages",
-			 number(hit_pages));
-}
-
 static json_t *pool_tiers(const struct core_pool *p)
 {
 	const struct pool_stats *s = stats_of(p);
-	const struct images *x = &p->pool.images;
 	uint64_t hit_pages = s->reused_tokens / p->config->kv_page_size;
 
-	return json_pack(
-	    "[o, o]",
-	    pool_tier("device", used_pages(p), x->n_slots - x->slots_free, used_bytes(p),
-		      hit_pages - s->ram_hit_pages),
-	    pool_tier("KV-RAM", p->pool.in_ram, x->in_ram, p->ram.used_bytes, s->ram_hit_pages));
+	return json_pack("[{s:s, s:o, s:o, s:o}, {s:s, s:o, s:o, s:o}]", "tier", "device", "pages",
+			 number(used_pages(p)), "used_bytes", number(used_bytes(p)), "hit_pages",
+			 number(hit_pages - s->ram_hit_pages), "tier", "KV-RAM", "pages",
+			 number(p->pool.in_ram), "used_bytes", number(p->ram.used_bytes),
+			 "hit_pages", number(s->ram_hit_pages));
 }
 
 static json_t *pool_moves(const struct core_pool *p)
 {
 	const struct pool_stats *s = stats_of(p);
-	const struct image_counts *i = has_pages(p) ? &p->pool.images.counts : &p->past.states;
-	const struct ram_sums *down = has_pages(p) ? &p->ram.down.sums : &p->past.down;
-	const struct ram_sums *up = has_pages(p) ? &p->ram.up.sums : &p->past.up;
 
-	return json_pack(
-	    "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-	    "s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-	    "leaving_pages", number(p->pool.leaving), "arriving_pages", number(p->pool.arriving),
-	    "leaving_images", number(p->ram.spills.asked - p->ram.spills.told), "spills",
-	    number(s->spills), "spills_kept", number(s->spills_kept), "spills_failed",
-	    number(s->spills_failed), "releases", number(s->releases), "refused",
-	    number(s->ram_refused), "refused_busy", number(s->ram_refused_busy), "refused_quota",
-	    number(s->ram_refused_quota), "displaced", number(s->ram_displaced), "restores",
-	    number(s->restores), "restores_failed", number(s->restores_failed), "image_spills",
-	    number(i->spilled), "image_spills_failed", number(i->spills_failed), "image_restores",
-	    number(i->restored), "image_restores_failed", number(i->restores_failed), "discards",
-	    number(s->discards), "down_bytes", number(down->bytes), "down_copies",
-	    number(down->copies), "up_bytes", number(up->bytes), "up_copies", number(up->copies));
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+			 "leaving_pages", number(p->pool.leaving), "arriving_pages",
+			 number(p->pool.arriving), "spills", number(s->spills), "spills_kept",
+			 number(s->spills_kept), "spills_failed", number(s->spills_failed),
+			 "releases", number(s->releases), "refused", number(s->ram_refused),
+			 "displaced", number(s->ram_displaced), "restores", number(s->restores),
+			 "restores_failed", number(s->restores_failed), "discards",
+			 number(s->discards), "down_bytes", number(p->ram.down.bytes), "up_bytes",
+			 number(p->ram.up.bytes));
+}
+
+static json_t *pool_live(const struct core_pool *p)
+{
+	const struct pool_stats *s = stats_of(p);
+
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "parked_pages", number(s->parked_pages),
+			 "returned_pages", number(s->returned_pages), "private_places",
+			 number(p->pool.in_ram_private), "lost_sequences",
+			 number(s->lost_sequences), "discarded_sequences",
+			 number(s->discarded_sequences), "overcommit", (int)p->config->overcommit);
 }
 
 static json_t *ram_answer(const struct core_pool *p)
@@ -157,25 +151,13 @@ static json_t *ram_answer(const struct core_pool *p)
 	return p->ram_note[0] ? json_sprintf("no: %s", p->ram_note) : json_string("yes");
 }
 
-/* What a floor is, and what one would be computed from. */
-static json_t *floor_line(const struct core_pool *p)
-{
-	const struct floor *f = &p->floor;
-	bool is_auto = p->config->ram_floor_tokens == CONFIG_AUTO;
-	uint64_t tokens = is_auto ? floor_tokens(f) : p->config->ram_floor_tokens;
-
-	return json_pack("{s:o, s:b, s:o, s:o, s:o}", "tokens", number(tokens), "auto", is_auto,
-			 "prefill_of_a_token_ns", number(floor_prefill_ns(f)),
-			 "restore_of_a_token_ns", number(floor_restore_ns(f)), "restore_delay_ns",
-			 number((uint64_t)f->delay_ns));
-}
-
 static json_t *pool_line(const struct core_pool *p, bool whole)
 {
-	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "pool", p->config->name, "kv_ram",
-			 ram_answer(p), "floor", floor_line(p), "hits_in_kv_ram",
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "pool", p->config->name,
+			 "kv_ram", ram_answer(p), "floor_tokens",
+			 number(p->config->ram_floor_tokens), "hits_in_kv_ram",
 			 number(stats_of(p)->ram_hits), "tiers", pool_tiers(p), "moves",
-			 pool_moves(p), "order", order_describe(p, whole));
+			 pool_moves(p), "live", pool_live(p), "order", order_describe(p, whole));
 }
 
 json_t *tiers_describe(const struct core *c, const char *which)

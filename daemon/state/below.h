@@ -44,13 +44,6 @@ struct pool_below {
 	 * ranks below it (not if it is needed); POOL_WAIT: what could make room is being copied.
 	 * May give up others (pool_give_up_ram). */
 	int (*take)(void *context, uint32_t node, enum pool_need need, uint32_t *place);
-	/* The same for an image of a retained state; may give up others (pool_give_up). */
-	int (*take_image)(void *context, uint32_t image, enum pool_need need, uint32_t *place);
-	/* A state wants places for so many pages, and for its image, if `with_image`. 0: all of
-	 * that fits, once so much had been given up that ranks below it; POOL_NEVER: nothing has,
-	 * it would not be enough. */
-	int (*plan)(void *context, uint32_t image, uint32_t pages, bool with_image);
-	void (*spill)(void *context, uint32_t image); /* slot to KV-RAM; then pool_spilled */
 	int (*take_private)(void *context, uint16_t name_space, uint32_t *place);
 	void (*give)(void *context, uint32_t place);
 	void (*down)(void *context, uint32_t node); /* then pool_came_down, in this order */
@@ -62,6 +55,8 @@ struct pool_below {
 	void (*orphan)(void *context, bool up, uint32_t ticket);
 	/* Pages that live sequences may have there, beside what others were promised. */
 	uint64_t (*room)(void *context);
+	/* No page of a live sequence finds a place, and nothing moves that would make one. */
+	bool (*is_full)(void *context);
 	void *context;
 };
 

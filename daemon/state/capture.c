@@ -4,7 +4,6 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/state/pool_states.h"
 
 static bool is_in_image(const struct key_image *images, uint32_t n, uint32_t tokens)
 {
@@ -46,6 +45,7 @@ static uint32_t partial_node(struct seq *s, enum capture_skip *skip)
 	pool_hold(p, node);
 	must(s->tail_node == NODE_NONE);
 	s->tail_node = node;
+	pool_trim(p); /* it is one more, whatever becomes of the capture */
 	return node;
 }
 
@@ -60,9 +60,6 @@ static enum capture_skip why_not(const struct seq *s)
 	if (!s->publishing || s->published != s->committed / p->limits.page_tokens ||
 	    s->ids_end < s->committed)
 		return CAPTURE_UNKNOWN;
-	/* It follows another's page that could not be fetched after all. */
-	if (!node_carries(&p->prefix.nodes[s->node]))
-		return CAPTURE_UNKNOWN;
 	if ((is_in_image(s->images, s->n_images, s->committed) || s->committed < s->image_end) &&
 	    protection(images_are_whole))
 		return CAPTURE_IN_IMAGE;
@@ -74,7 +71,6 @@ static enum capture_skip reserve(struct seq *s, uint32_t *image)
 	struct pool *p = s->pool;
 	enum capture_skip skip = why_not(s);
 	uint32_t node, victim;
-	struct image *it;
 
 	if (skip != CAPTURE_MADE)
 		return skip;
@@ -86,24 +82,18 @@ static enum capture_skip reserve(struct seq *s, uint32_t *image)
 		return CAPTURE_EXISTS;
 	*image = image_take(&p->images);
 	if (*image == IMAGE_NONE) {
-		victim = pool_next_state(p, false);
+		victim = pool_next_state(p);
 		if (victim == IMAGE_NONE)
 			return CAPTURE_NO_SLOT;
 		pool_give_up(p, victim);
 		*image = image_take(&p->images);
 	}
 	must(*image != IMAGE_NONE);
-	it = &p->images.image[*image];
-	it->node = node;
-	it->tokens = s->committed;
-	it->name_space = s->name_space;
-	image_touch(&p->images, *image, s->rank.interactive, p->retain.now_ns);
-	if (!pool_place_image(p, *image)) {
-		image_give(&p->images, *image);
-		return CAPTURE_NO_SLOT;
-	}
+	p->images.image[*image].node = node;
+	p->images.image[*image].tokens = s->committed;
+	p->images.image[*image].name_space = s->name_space;
 	p->prefix.nodes[node].state = *image;
-	pool_keep_on_device(p, *image);
+	pool_keep(p, node);
 	return CAPTURE_MADE;
 }
 
@@ -115,14 +105,8 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	must(p->hybrid && s->step.state == STEP_NONE);
 	skip = reserve(s, image);
 	p->stats.capture_skips[skip] += skip != CAPTURE_MADE;
-	if (skip == CAPTURE_EXISTS && p->images.image[*image].state == IMAGE_VALID) {
-		image_touch(&p->images, *image, s->rank.interactive, p->retain.now_ns);
-		/* It was in KV-RAM alone; its pages are used here, the last one by nobody,
-		 * perhaps. */
-		if (!p->images.image[*image].on_device &&
-		    node_carries(&p->prefix.nodes[p->images.image[*image].node]))
-			pool_keep_on_device(p, *image);
-	}
+	if (skip == CAPTURE_EXISTS && p->images.image[*image].state == IMAGE_VALID)
+		image_touch(&p->images, *image);
 	if (skip == CAPTURE_MADE) {
 		p->images.image[*image].kind = (uint8_t)kind;
 		p->images.image[*image].is_user = is_user;
@@ -131,9 +115,6 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	/* A prefix belongs to nobody's conversation. */
 	if ((skip == CAPTURE_MADE || skip == CAPTURE_EXISTS) && kind == IMAGE_CHECKPOINT)
 		s->follows = image_name(&p->images, *image);
-	/* Its last page is one more, whatever becomes of the capture, and the state is one more
-	 * that may go. Not before: what leaves keeps its slot for a while. */
-	pool_trim(p);
 	return skip;
 }
 
@@ -175,7 +156,11 @@ void capture_end(struct pool *p, uint32_t image, bool filled)
 
 	must(it->state == IMAGE_FILLING);
 	if (!filled) {
-		pool_give_up(p, image);
+		uint32_t node = it->node;
+
+		p->prefix.nodes[node].state = STATE_NONE;
+		image_give(&p->images, image);
+		pool_unkeep(p, node);
 		return;
 	}
 	image_filled(&p->images, image);

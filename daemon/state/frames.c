@@ -177,22 +177,53 @@ bool frames_would_fit_without(const struct frames *f, int size, const uint32_t *
 	return objects < f->most_objects && has_room(f, need);
 }
 
-bool frames_would_hold(const struct frames *f, const int64_t *more)
+/*
+ * Of so many bytes that are given back, how many frames less do slabs of this order and larger
+ * ones need at least (and whole frames, for order 0)? The bytes may all be elsewhere, and be those
+ * that can go from each size without a slab less.
+ */
+static uint64_t sure_frames(const struct frames *f, uint32_t size, uint32_t order, uint64_t bytes)
 {
-	uint64_t need[FRAME_ORDERS];
-	uint64_t objects = f->objects;
+	uint64_t elsewhere = order ? f->used_bytes : 0, idle = 0;
 
-	memcpy(need, f->need, sizeof(need));
 	for (uint32_t i = 0; i < FRAMES_SIZES_MAX; i++) {
 		const struct size *z = &f->sizes[i];
+		uint64_t objects = z->objects + (i == size); /* with the one that is to come */
 
-		if (!more[i])
+		if (!z->slots || z->order < order || !objects || !z->references)
 			continue;
-		must(z->references && (more[i] > 0 || (uint64_t)-more[i] <= z->objects));
-		objects += (uint64_t)more[i];
-		change_need(z, z->objects, z->objects + (uint64_t)more[i], need);
+		idle += (objects - 1) % z->slots * z->rest_bytes;
+		if (order)
+			elsewhere -= (uint64_t)z->objects * z->rest_bytes;
 	}
-	return objects <= f->most_objects && has_room(f, need);
+	if (bytes <= elsewhere + idle)
+		return 0;
+	return (bytes - elsewhere - idle + FRAME_BYTES - 1) / FRAME_BYTES;
+}
+
+bool frames_would_fit(const struct frames *f, int size, uint64_t freed_bytes)
+{
+	uint64_t need[FRAME_ORDERS] = {0};
+	uint64_t needed = 0, room = 0;
+	const struct size *z;
+
+	must(size >= 0 && size < FRAMES_SIZES_MAX && f->sizes[size].references);
+	z = &f->sizes[size];
+	if (freed_bytes == 0 && f->objects == f->most_objects)
+		return false;
+	if (freed_bytes >= f->used_bytes) {
+		change_need(z, 0, 1, need);
+		return has_room(f, need);
+	}
+	memcpy(need, f->need, sizeof(need));
+	change_need(z, z->objects, z->objects + 1ull, need);
+	for (uint32_t order = FRAME_ORDERS; order-- > 0;) {
+		needed += need[order];
+		room += f->room[order];
+		if (needed > room + sure_frames(f, (uint32_t)size, order, freed_bytes))
+			return false;
+	}
+	return true;
 }
 
 /* ---- objects ---- */

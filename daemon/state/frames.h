@@ -95,9 +95,10 @@ struct frames_piece frames_piece(const struct frames *f, uint32_t object, uint32
 /* Would take say 0 or SPREAD, not FULL, once given[i] objects of each size i were given back?
  * Exact. given: [FRAMES_SIZES_MAX], or NULL: as it is now. */
 bool frames_would_fit_without(const struct frames *f, int size, const uint32_t *given);
-/* Would take fit all of them, sooner or later, if there were so many objects more of each size, or
- * fewer? Exact. more: [FRAMES_SIZES_MAX]. */
-bool frames_would_hold(const struct frames *f, const int64_t *more);
+/* The same, if all that is known is how many bytes are given back. true is sure; false is not: they
+ * may be bytes that leave slabs half empty, or larger slabs whole. */
+bool frames_would_fit(const struct frames *f, int size, uint64_t freed_bytes);
+
 /* What to move so that an object of this size, for which take said SPREAD, fits: at most `room`
  * moves, whose targets are reserved until frames_moved. 0 (and *n > 0) or NOTHING. One plan may
  * not be enough: move, try to take, ask again while it is SPREAD. No object that is pinned is in

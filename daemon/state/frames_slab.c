@@ -138,20 +138,19 @@ static void end_slab(struct frames *f, uint32_t at)
 	f->slabs--;
 }
 
-/* From the end: pages leave a device from their chain's end, and neighbours go in one copy. */
 uint32_t slot_take(struct frames *f, uint32_t slab)
 {
 	struct slab *s = &f->slab[slab];
-	uint32_t word = SLOT_WORDS - 1, bit;
+	uint32_t word = 0, slot;
 
 	must(s->used < f->sizes[s->size].slots);
 	while (!s->free[word])
-		word--;
-	bit = 63 - (uint32_t)__builtin_clzll(s->free[word]);
-	s->free[word] &= ~(1ull << bit);
+		word++;
+	slot = word * 64 + (uint32_t)__builtin_ctzll(s->free[word]);
+	s->free[word] &= s->free[word] - 1;
 	s->used++;
 	slab_settle(f, slab);
-	return word * 64 + bit;
+	return slot;
 }
 
 void slot_give(struct frames *f, uint32_t slab, uint32_t slot)

@@ -13,51 +13,30 @@ static uint64_t images_bytes(uint64_t n)
 	return (n ? n : 1) * sizeof(struct image);
 }
 
-static uint64_t slots_bytes(uint64_t n)
-{
-	return (n ? n : 1) * sizeof(uint32_t);
-}
-
 static uint64_t lanes_bytes(uint64_t n)
 {
 	return (n ? n : 1) * sizeof(struct lane);
 }
 
-uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_slots)
+uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_images)
 {
-	return reserve_bytes(images_bytes(n_slots)) + reserve_bytes(slots_bytes(n_slots)) +
-	       reserve_bytes(lanes_bytes(n_lanes));
+	return reserve_bytes(images_bytes(n_images)) + reserve_bytes(lanes_bytes(n_lanes));
 }
 
-static void init_lists(struct images *s)
+int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images)
 {
+	*s = (struct images){.n_lanes = n_lanes, .n_images = n_images, .first_lane = LANE_NONE};
 	list_init(&s->free_images);
 	for (int k = 0; k < IMAGE_KINDS; k++)
 		list_init(&s->order[k]);
-	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-		for (int k = 0; k < IMAGE_RANKS; k++)
-			list_init(&s->ram_order[ns][k]);
-	}
-}
-
-int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n_in_ram)
-{
-	*s = (struct images){.n_lanes = n_lanes,
-			     .n_slots = n_slots,
-			     .n_images = n_slots + n_in_ram + (n_in_ram > 0),
-			     .first_lane = LANE_NONE};
-	init_lists(s);
-	s->image = reserve_take(images_bytes(s->n_images));
-	s->free_slot = reserve_take(slots_bytes(n_slots));
+	s->image = reserve_take(images_bytes(n_images));
 	s->lane = reserve_take(lanes_bytes(n_lanes));
-	if (!s->image || !s->free_slot || !s->lane) {
+	if (!s->image || !s->lane) {
 		images_deinit(s);
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < s->n_images; i++)
+	for (uint32_t i = 0; i < n_images; i++)
 		list_append(&s->free_images, &s->image[i].in_order);
-	for (uint32_t i = n_slots; i > 0; i--)
-		s->free_slot[s->slots_free++] = i - 1;
 	for (uint32_t i = n_lanes; i > 0; i--) {
 		s->lane[i - 1].next_free = s->first_lane;
 		s->lane[i - 1].last_name_space = UINT32_MAX;
@@ -70,7 +49,6 @@ int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n
 void images_deinit(struct images *s)
 {
 	reserve_give(s->image, images_bytes(s->n_images));
-	reserve_give(s->free_slot, slots_bytes(s->n_slots));
 	reserve_give(s->lane, lanes_bytes(s->n_lanes));
 	*s = (struct images){0};
 }
@@ -127,21 +105,13 @@ void lane_job_done(struct images *s, uint32_t lane)
 
 bool lane_use(struct images *s, uint32_t lane, uint32_t name_space)
 {
-	struct lane *l = &s->lane[lane];
-	bool wipe =
-	    l->unclean || (l->last_name_space != UINT32_MAX && l->last_name_space != name_space);
+	uint32_t last = s->lane[lane].last_name_space;
 
-	l->last_name_space = name_space;
-	l->unclean = false;
-	return wipe;
+	s->lane[lane].last_name_space = name_space;
+	return last != UINT32_MAX && last != name_space;
 }
 
-void lane_is_unclean(struct images *s, uint32_t lane)
-{
-	s->lane[lane].unclean = true;
-}
-
-/* ---- states ---- */
+/* ---- retained slots ---- */
 
 uint32_t image_take(struct images *s)
 {
@@ -156,177 +126,28 @@ uint32_t image_take(struct images *s)
 	*it = (struct image){.state = IMAGE_FILLING,
 			     .id = ++s->next_id,
 			     .node = NODE_NONE,
-			     .slot = SLOT_NONE,
-			     .place = COPY_NONE,
 			     .user.image = IMAGE_NONE,
 			     .after.image = IMAGE_NONE};
 	list_init(&it->in_order);
-	list_init(&it->in_ram_order);
-	list_init(&it->in_queue);
+	s->in_use++;
 	return (uint32_t)(it - s->image);
 }
 
-bool image_take_slot(struct images *s, uint32_t image)
-{
-	must(s->image[image].slot == SLOT_NONE);
-	if (s->slots_free == 0)
-		return false;
-	s->image[image].slot = s->free_slot[--s->slots_free];
-	return true;
-}
-
-void image_give_slot(struct images *s, uint32_t image)
-{
-	uint32_t slot = s->image[image].slot;
-
-	if (slot == SLOT_NONE)
-		return;
-	must(s->slots_free < s->n_slots);
-	s->free_slot[s->slots_free++] = slot;
-	s->image[image].slot = SLOT_NONE;
-}
-
-void image_put_in_ram(struct images *s, uint32_t image, uint32_t place)
-{
-	must(s->image[image].place == COPY_NONE && place != COPY_NONE);
-	s->image[image].place = place;
-	s->in_ram++;
-}
-
-uint32_t image_take_from_ram(struct images *s, uint32_t image)
-{
-	uint32_t place = s->image[image].place;
-
-	must(place != COPY_NONE && s->in_ram > 0);
-	image_leave_ram_order(s, image);
-	s->image[image].place = COPY_NONE;
-	s->in_ram--;
-	return place;
-}
-
-uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted)
+uint32_t image_victim(const struct images *s, uint32_t name_space)
 {
 	for (int kind = 0; kind < IMAGE_KINDS; kind++) {
 		for (const struct list *at = s->order[kind].next; at != &s->order[kind];
 		     at = at->next) {
 			const struct image *it = list_entry(at, struct image, in_order);
 
-			/* As many are passed over as there are copies in flight. */
-			if ((!image_is_busy(it) || !protection(claims_keep_their_state)) &&
-			    (name_space == IMAGE_NONE || name_space == it->name_space) &&
-			    (!slotted || it->slot != SLOT_NONE))
+			/* As many are passed over as there are claims in flight. */
+			if ((it->claims == 0 || !protection(claims_keep_their_state)) &&
+			    (name_space == IMAGE_NONE || name_space == it->name_space))
 				return (uint32_t)(it - s->image);
 		}
 	}
 	return IMAGE_NONE;
 }
-
-/* Those in KV-RAM first: what they share with others on the device need not be there then. */
-uint32_t image_any(const struct images *s, uint32_t name_space)
-{
-	bool all = name_space == IMAGE_NONE;
-	uint32_t first = all ? 0 : name_space, end = all ? RETAIN_NAMESPACES : name_space + 1;
-
-	for (uint32_t ns = first; s->in_ram && ns < end; ns++) {
-		for (int k = 0; k < IMAGE_RANKS; k++) {
-			const struct list *at = list_first(&s->ram_order[ns][k]);
-
-			if (at)
-				return (uint32_t)(list_entry(at, struct image, in_ram_order) -
-						  s->image);
-		}
-	}
-	for (int kind = 0; kind < IMAGE_KINDS; kind++) {
-		for (const struct list *at = s->order[kind].next; at != &s->order[kind];
-		     at = at->next) {
-			const struct image *it = list_entry(at, struct image, in_order);
-
-			if (all || it->name_space == name_space)
-				return (uint32_t)(it - s->image);
-		}
-	}
-	return IMAGE_NONE;
-}
-
-/* ---- in KV-RAM ---- */
-
-static bool is_interactive(const struct image *it, uint64_t now_ns, uint64_t ttl_ns)
-{
-	return it->interactive && (ttl_ns == 0 || now_ns - it->touched_ns <= ttl_ns);
-}
-
-struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t ttl_ns)
-{
-	bool interactive = is_interactive(it, now_ns, ttl_ns);
-
-	/* Who was interactive and idle for long is on probation again. */
-	return (struct retain_rank){.index = it->is_protected && it->interactive == interactive,
-				    .tick = it->touched,
-				    .touched_ns = it->touched_ns,
-				    .interactive = interactive};
-}
-
-static struct list *ram_order_of(struct images *s, const struct image *it)
-{
-	return &s->ram_order[it->name_space][2 * it->interactive + it->is_protected];
-}
-
-void image_enter_ram_order(struct images *s, uint32_t image)
-{
-	struct image *it = &s->image[image];
-	struct list *order = ram_order_of(s, it);
-	struct list *at = order->previous;
-
-	must(it->state == IMAGE_VALID && it->place != COPY_NONE &&
-	     list_is_empty(&it->in_ram_order));
-	/* It is the youngest, or comes back: then few are younger that have been away as well. */
-	while (at != order && list_entry(at, struct image, in_ram_order)->touched > it->touched)
-		at = at->previous;
-	list_append(at->next, &it->in_ram_order);
-}
-
-void image_leave_ram_order(struct images *s, uint32_t image)
-{
-	list_remove(&s->image[image].in_ram_order);
-}
-
-/* The first of a queue that nobody copies from. */
-static const struct image *first_idle(const struct list *order)
-{
-	for (const struct list *at = order->next; at != order; at = at->next) {
-		const struct image *it = list_entry(at, struct image, in_ram_order);
-
-		if (!image_is_busy(it) || !protection(claims_keep_their_state))
-			return it;
-	}
-	return NULL;
-}
-
-uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_t now_ns,
-			   uint64_t ttl_ns, struct retain_rank *rank)
-{
-	uint32_t best = IMAGE_NONE;
-
-	for (uint64_t left = s->in_ram ? name_spaces : 0; left; left &= left - 1) {
-		const struct list *orders = s->ram_order[__builtin_ctzll(left)];
-
-		for (int k = 0; k < IMAGE_RANKS; k++) {
-			const struct image *it = first_idle(&orders[k]);
-			struct retain_rank one;
-
-			if (!it)
-				continue;
-			one = image_rank(it, now_ns, ttl_ns);
-			if (best != IMAGE_NONE && !retain_ranks_below(one, *rank))
-				continue;
-			best = (uint32_t)(it - s->image);
-			*rank = one;
-		}
-	}
-	return best;
-}
-
-/* ---- their life ---- */
 
 void image_filled(struct images *s, uint32_t image)
 {
@@ -334,55 +155,35 @@ void image_filled(struct images *s, uint32_t image)
 
 	must(it->state == IMAGE_FILLING);
 	it->state = IMAGE_VALID;
+	list_append(&s->order[it->kind], &it->in_order);
 	s->counts.captures[it->kind]++;
-	if (it->on_device)
-		list_append(&s->order[it->kind], &it->in_order);
-	if (it->place != COPY_NONE)
-		image_enter_ram_order(s, image);
 }
 
-void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t now_ns)
-{
-	struct image *it = &s->image[image];
-	bool in_ram = !list_is_empty(&it->in_ram_order);
-
-	it->touched = ++s->next_touch;
-	it->touched_ns = now_ns;
-	it->tried = false;
-	image_leave_ram_order(s, image);
-	it->interactive |= interactive;
-	if (in_ram)
-		image_enter_ram_order(s, image);
-	if (!list_is_empty(&it->in_order)) {
-		list_remove(&it->in_order);
-		list_append(&s->order[it->kind], &it->in_order);
-	}
-}
-
-void image_set_on_device(struct images *s, uint32_t image, bool on_device)
+void image_touch(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
 
-	must(it->on_device != on_device);
-	it->on_device = on_device;
-	if (!on_device)
-		list_remove(&it->in_order);
-	else if (it->state == IMAGE_VALID)
-		list_append(&s->order[it->kind], &it->in_order);
+	if (it->state == IMAGE_FILLING && !protection(captures_wait_for_their_copy))
+		return;
+	must(it->state == IMAGE_VALID);
+	list_remove(&it->in_order);
+	list_append(&s->order[it->kind], &it->in_order);
 }
 
 void image_give(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
 
-	must(it->state != IMAGE_FREE && it->slot == SLOT_NONE && it->place == COPY_NONE);
-	must(!it->on_device && !it->in_ram);
-	must(!image_is_busy(it) || !protection(claims_keep_their_state));
+	must(it->state != IMAGE_FREE);
+	must(it->claims == 0 || !protection(claims_keep_their_state));
 	if (it->state != IMAGE_FILLING)
 		s->counts.given_up[it->kind]++;
 	it->state = IMAGE_FREE;
 	it->id = 0;
+	list_remove(&it->in_order);
 	list_append(&s->free_images, &it->in_order);
+	must(s->in_use > 0);
+	s->in_use--;
 }
 
 void image_doom(struct images *s, uint32_t image)
@@ -392,7 +193,6 @@ void image_doom(struct images *s, uint32_t image)
 	must(it->state == IMAGE_VALID);
 	it->state = IMAGE_DOOMED;
 	list_remove(&it->in_order);
-	image_leave_ram_order(s, image);
 }
 
 struct image_name image_name(const struct images *s, uint32_t image)
@@ -408,54 +208,28 @@ uint32_t image_find(const struct images *s, struct image_name name)
 	return name.image;
 }
 
-static const char *check_state(const struct images *s, const struct prefix *p, uint32_t i)
-{
-	const struct image *it = &s->image[i];
-	const struct node *n;
-
-	if (it->node == NODE_NONE)
-		return "a retained state is at no node";
-	n = &p->nodes[it->node];
-	if (n->kind != NODE_TOKENS || (it->on_device && !n->kept) ||
-	    (it->in_ram && !n->kept_in_ram))
-		return "the node of a retained state is not kept";
-	if (!it->on_device && !it->in_ram && protection(states_stay_whole))
-		return "a retained state keeps its pages nowhere";
-	if (it->state != IMAGE_DOOMED && n->state != i)
-		return "a node does not name its retained state";
-	if (it->tokens != n->position * p->page_tokens + n->length)
-		return "a retained state is not at the end of its node";
-	if (it->slot == SLOT_NONE && it->place == COPY_NONE)
-		return "the image of a retained state is nowhere";
-	if (it->spilling && (it->slot == SLOT_NONE || it->place == COPY_NONE))
-		return "an image is copied from nowhere, or to nowhere";
-	if ((it->state == IMAGE_VALID && it->on_device) == list_is_empty(&it->in_order))
-		return "a retained state is not in the order of the device, or is for nothing";
-	if ((it->state == IMAGE_VALID && it->place != COPY_NONE) ==
-	    list_is_empty(&it->in_ram_order))
-		return "a retained state is not in the order of KV-RAM, or is for nothing";
-	return NULL;
-}
-
 const char *images_check(const struct images *s, const struct prefix *p)
 {
-	uint32_t slots = 0, in_ram = 0, lanes_free = 0;
+	uint32_t in_use = 0, lanes_free = 0;
 
 	for (uint32_t i = 0; i < s->n_images; i++) {
-		const char *wrong;
+		const struct image *it = &s->image[i];
 
-		if (s->image[i].state == IMAGE_FREE)
+		if (it->state == IMAGE_FREE)
 			continue;
-		wrong = check_state(s, p, i);
-		if (wrong)
-			return wrong;
-		slots += s->image[i].slot != SLOT_NONE;
-		in_ram += s->image[i].place != COPY_NONE;
+		in_use++;
+		if (it->node == NODE_NONE)
+			return "a retained state is at no node";
+		if (p->nodes[it->node].kind != NODE_TOKENS || !p->nodes[it->node].kept)
+			return "the node of a retained state is not kept";
+		if (it->state != IMAGE_DOOMED && p->nodes[it->node].state != i)
+			return "a node does not name its retained state";
+		if (it->tokens !=
+		    p->nodes[it->node].position * p->page_tokens + p->nodes[it->node].length)
+			return "a retained state is not at the end of its node";
 	}
-	if (slots + s->slots_free != s->n_slots)
+	if (in_use != s->in_use)
 		return "the number of retained slots in use is wrong";
-	if (in_ram != s->in_ram)
-		return "the number of images in KV-RAM is wrong";
 	for (uint32_t at = s->first_lane; at != LANE_NONE; at = s->lane[at].next_free) {
 		if (s->lane[at].generation % 2 || s->lane[at].jobs || lanes_free++ > s->n_lanes)
 			return "a free lane is in use";

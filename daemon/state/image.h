@@ -6,21 +6,17 @@
  * image: the lanes and retained slots of a hybrid pool, and the states that live in them.
  *
  * A lane is what a live sequence computes in: two slots of replaced sections (a step reads one and
- * writes the other) and one of ring sections. A retained state is a prompt checkpoint or a retained
- * prefix, at the node where it was captured. Its image lies in a retained slot or in KV-RAM; in
- * either it can be copied from. It keeps its node, and so every page up to it, on the device or in
- * KV-RAM or in both; giving it up frees the pages that nobody else needs.
+ * writes the other) and one of ring sections. A retained slot holds the image of one retained
+ * state: a prompt checkpoint or a retained prefix, at the node where it was captured. A state
+ * keeps its node, and so every page up to it; giving it up frees the pages that nobody else needs.
  *
  * A conversation is a lineage of claims: a capture follows the state that its request claimed, or
  * captured before. If that is still the latest of its lineage, the new one takes its place (at
  * most two stay: the latest, and the one right after the last real user message); if somebody else
  * has gone on from it, the capture begins a lineage of its own.
  *
- * Which state leaves the device: checkpoints before prefixes, then the one claimed or captured
- * least recently. Which one leaves KV-RAM: agents' before interactive (which rank as agents' on
- * probation once they were idle for a time), on probation before protected (it has come back from
- * there), then the one claimed or captured least recently. A state that is being copied from or to
- * is never chosen.
+ * Which state gives up its slot: checkpoints before prefixes, then the one claimed or captured
+ * least recently. A state that is being copied from or to is never chosen.
  *
  * Owner: the core thread, within its pool; no I/O. Every call is O(1) but for the pages it frees.
  */
@@ -29,11 +25,10 @@
 #include <stdint.h>
 
 #include "daemon/base/list.h"
-#include "daemon/state/retain.h"
+#include "daemon/state/prefix.h"
 
 #define IMAGE_NONE UINT32_MAX
 #define LANE_NONE  UINT32_MAX
-#define SLOT_NONE  UINT32_MAX
 
 enum image_kind {
 	IMAGE_CHECKPOINT = 0,
@@ -48,42 +43,26 @@ enum image_state {
 	IMAGE_DOOMED, /* to be given up once nobody copies from it; found by nobody */
 };
 
-#define IMAGE_RANKS 4 /* in KV-RAM: agents' and interactive, on probation and protected */
-
 /* Names a state for as long as it is the same. */
 struct image_name {
-	uint32_t image; /* index; IMAGE_NONE */
+	uint32_t image; /* index of its retained slot; IMAGE_NONE */
 	uint64_t id;
 };
 
 struct image {
-	struct list in_order;     /* of its kind, oldest first; VALID, pages kept on the device */
-	struct list in_ram_order; /* of its rank, oldest first; VALID, with a place there */
-	struct list in_queue;     /* of images that are copied to KV-RAM one after another */
+	struct list in_order; /* of its kind, oldest first; VALID ones */
 	uint64_t id;
 	uint64_t lineage;
 	struct image_name user;  /* the lineage's state after the last user message */
 	struct image_name after; /* what it follows */
-	uint64_t touched;        /* grows with each capture and claim */
-	uint64_t touched_ns;
 	uint32_t node;
 	uint32_t tokens;
-	uint32_t slot;   /* that its image lies in; SLOT_NONE */
-	uint32_t place;  /* in KV-RAM, that its image lies in or is copied to; COPY_NONE */
 	uint32_t claims; /* copies from it in flight */
 	uint16_t name_space;
 	uint8_t kind;
 	uint8_t state;
-	bool latest;       /* of its lineage */
-	bool is_user;      /* captured right after the last real user message */
-	bool on_device;    /* it keeps its pages there */
-	bool in_ram;       /* it keeps them in KV-RAM */
-	bool interactive;  /* the highest of those that captured or claimed it */
-	bool is_protected; /* it has come back from KV-RAM */
-	bool spilling;     /* its image is copied from its slot to KV-RAM */
-	bool tried;        /* that has failed once since it was touched */
-	uint32_t planned;  /* copies in KV-RAM that would go with it, from the deepest page on */
-	uint16_t moving;   /* pieces of its image that are being moved inside KV-RAM */
+	bool latest;  /* of its lineage */
+	bool is_user; /* captured right after the last real user message */
 };
 
 struct lane {
@@ -91,7 +70,6 @@ struct lane {
 	uint32_t next_free;
 	uint32_t jobs;            /* in flight on its slots: it is free when they are done */
 	uint32_t last_name_space; /* whose bytes are in its slots; UINT32_MAX: nobody's */
-	bool unclean;             /* and perhaps others' */
 	bool leaving;
 	uint8_t current; /* slot 0 or 1 holds the state */
 };
@@ -99,33 +77,23 @@ struct lane {
 struct image_counts { /* they only grow */
 	uint64_t captures[IMAGE_KINDS], claims[IMAGE_KINDS], given_up[IMAGE_KINDS];
 	uint64_t replaced; /* given up because their lineage went on */
-	uint64_t spilled;  /* images copied from their slot to KV-RAM */
-	uint64_t spills_failed, restores_failed;
-	uint64_t restored; /* claimed from KV-RAM */
 };
 
 struct images {
-	/* [n_images]: for each retained slot, and each image in KV-RAM; and one that looks for
-	 * either */
-	struct image *image;
-	uint32_t *free_slot; /* [n_slots]: the first slots_free are */
+	struct image *image; /* [n_images]: one a retained slot */
 	struct lane *lane;   /* [n_lanes] */
-	uint32_t n_images, n_slots, n_lanes;
+	uint32_t n_images, n_lanes;
 	uint32_t lanes_free, first_lane;
-	uint32_t slots_free;
-	uint32_t in_ram; /* images with a place there */
-	uint64_t next_id, next_lineage, next_touch;
+	uint32_t in_use; /* retained slots */
+	uint64_t next_id, next_lineage;
 	struct list free_images;
 	struct list order[IMAGE_KINDS];
-	struct list ram_order[RETAIN_NAMESPACES][IMAGE_RANKS];
 	struct image_counts counts;
 };
 
-/* 0 or -ENOMEM. n_in_ram: images that may lie in KV-RAM beside those in slots. */
-int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n_in_ram);
+int images_init(struct images *s, uint32_t n_lanes, uint32_t n_images); /* 0 or -ENOMEM */
 void images_deinit(struct images *s);
-/* Address space that it takes, without what KV-RAM pays for. */
-uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_slots);
+uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_images); /* address space that it takes */
 
 uint32_t lane_take(struct images *s);            /* LANE_NONE: none is free */
 void lane_give(struct images *s, uint32_t lane); /* free once its jobs are done */
@@ -133,45 +101,20 @@ void lane_job(struct images *s, uint32_t lane);
 void lane_job_done(struct images *s, uint32_t lane);
 /* From now on a namespace's bytes are in it. True: another one's were, and must be wiped first. */
 bool lane_use(struct images *s, uint32_t lane, uint32_t name_space);
-/* What was to be done with it for that was not, or not all of it: it must be wiped next time. */
-void lane_is_unclean(struct images *s, uint32_t lane);
 static inline bool lane_is_busy(const struct images *s, uint32_t lane)
 {
 	return s->lane[lane].jobs > 0;
 }
 
-/* A state as FILLING, without a node, slot or place; IMAGE_NONE: there are as many as may be. */
+/* A retained slot without a state, as FILLING; IMAGE_NONE: none is free. */
 uint32_t image_take(struct images *s);
-bool image_take_slot(struct images *s, uint32_t image); /* false: none is free */
-void image_give_slot(struct images *s, uint32_t image); /* if it has one */
-/* Its image lies, or will lie, in KV-RAM; or does no longer. */
-void image_put_in_ram(struct images *s, uint32_t image, uint32_t place);
-uint32_t image_take_from_ram(struct images *s, uint32_t image); /* the place */
-/* The next of a namespace (IMAGE_NONE: of all) to leave the device, or IMAGE_NONE; `slotted`: of
- * those in slots. */
-uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted);
-/* Any VALID one of a namespace (IMAGE_NONE: of all), busy or not; or IMAGE_NONE. */
-uint32_t image_any(const struct images *s, uint32_t name_space);
-/* The next of some namespaces, a bit each, to leave KV-RAM, or IMAGE_NONE; where it stands. */
-uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_t now_ns,
-			   uint64_t ttl_ns, struct retain_rank *rank);
-struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t ttl_ns);
-/* Out of that order for a while, and back to where it was. */
-void image_leave_ram_order(struct images *s, uint32_t image);
-void image_enter_ram_order(struct images *s, uint32_t image);
+/* The next of a namespace (IMAGE_NONE: of all) to give up its slot, or IMAGE_NONE. */
+uint32_t image_victim(const struct images *s, uint32_t name_space);
 void image_filled(struct images *s, uint32_t image); /* FILLING -> VALID, youngest */
-/* VALID: youngest of its kind. */
-void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t now_ns);
-/* Its pages are kept on the device from now on, or are not. VALID: it is in the order, youngest. */
-void image_set_on_device(struct images *s, uint32_t image, bool on_device);
-/* Somebody copies from or to it: it goes when that is done. */
-static inline bool image_is_busy(const struct image *it)
-{
-	return it->claims > 0 || it->spilling || it->moving > 0;
-}
-/* Not busy, without slot and place, at no tier -> FREE. Its node must not name it any more. */
+void image_touch(struct images *s, uint32_t image);  /* VALID: youngest of its kind */
+/* FILLING, VALID or DOOMED, without claims -> FREE. Its node must not name it any more. */
 void image_give(struct images *s, uint32_t image);
-/* VALID -> DOOMED: out of the orders. */
+/* VALID -> DOOMED: out of the order. */
 void image_doom(struct images *s, uint32_t image);
 
 struct image_name image_name(const struct images *s, uint32_t image);

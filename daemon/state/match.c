@@ -4,7 +4,6 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/state/pool_states.h"
 
 /* Walk back to a page boundary that lies in no image. */
 static uint32_t leave_images(const struct match_wish *w, uint32_t tokens, uint32_t page_tokens)
@@ -149,12 +148,6 @@ static void go_back(struct match *m, uint32_t n)
 	pool_hold(p, m->held);
 }
 
-/* Too few to be worth fetching. */
-static bool is_below_floor(const struct match *m, uint64_t tokens)
-{
-	return tokens < m->pool->limits.ram_floor_tokens && !m->wish->no_floor;
-}
-
 /* A walk that ended between two pages of an image goes back to where that image begins, one that
  * knows little more in KV-RAM to what is on the device. */
 static void end_walk(struct match *m)
@@ -175,13 +168,25 @@ static void end_walk(struct match *m)
 	}
 	/* What could be reused without it. */
 	device = leave_images(m->wish, m->walk.on_device * page_tokens, page_tokens) / page_tokens;
-	if (n > m->walk.on_device && is_below_floor(m, (uint64_t)(n - device) * page_tokens)) {
+	if (n > m->walk.on_device &&
+	    (uint64_t)(n - device) * page_tokens < p->limits.ram_floor_tokens) {
 		m->walk.missed = false;
 		m->end_reason = MATCH_FLOOR;
 		n = device;
 	}
 	if (n < m->walk.position)
 		go_back(m, n);
+}
+
+void match_cut(struct match *m, uint32_t n)
+{
+	must(m->done && m->tick && n < m->walk.position && !m->pool->hybrid);
+	m->walk.missed = false;
+	m->end_reason = MATCH_RESTORE;
+	n = leave_images(m->wish, n * m->pool->limits.page_tokens, m->pool->limits.page_tokens) /
+	    m->pool->limits.page_tokens;
+	go_back(m, n);
+	m->done = false;
 }
 
 /* The images that begin in page `index`; pages come in order. */
@@ -269,49 +274,25 @@ static bool touch_matched(struct match *m, uint32_t *budget)
 
 /* ---- hybrid pools: reuse goes on only where a state was captured ---- */
 
-struct found_state {
-	uint32_t image;    /* IMAGE_NONE: none; then node is a root */
-	uint32_t node;     /* of the last full page before it */
-	uint32_t position; /* full pages */
-	uint32_t partial;  /* the node that follows, or NODE_NONE */
-};
-
-/* Something of it must be fetched. */
-static bool is_below(const struct match *m, const struct found_state *f)
+static uint32_t valid_state(const struct pool *p, uint32_t node)
 {
-	const struct pool *p = m->pool;
+	uint32_t image = p->prefix.nodes[node].state;
 
-	if (f->image == IMAGE_NONE)
-		return false;
-	return f->position > m->walk.on_device || !p->images.image[f->image].on_device ||
-	       (f->partial != NODE_NONE && !node_is_on_device(&p->prefix.nodes[f->partial]));
+	if (image == STATE_NONE)
+		return IMAGE_NONE;
+	if (p->images.image[image].state != IMAGE_VALID && protection(captures_wait_for_their_copy))
+		return IMAGE_NONE;
+	return image;
 }
 
-/* The state at the end of f's page, or of its partial one. `here`: of which nothing must be
- * fetched. */
-static bool has_state(const struct match *m, struct found_state *f, bool here)
-{
-	const struct pool *p = m->pool;
-	uint32_t node = f->partial == NODE_NONE ? f->node : f->partial;
-
-	f->image = p->prefix.nodes[node].state;
-	if (f->image != STATE_NONE &&
-	    (p->images.image[f->image].state == IMAGE_VALID ||
-	     !protection(captures_wait_for_their_copy)) &&
-	    !(here && is_below(m, f)))
-		return true;
-	f->image = IMAGE_NONE;
-	return false;
-}
-
-/* A state behind a part of the page that follows f's, the longest that fits the prompt. */
-static bool has_partial_state(struct match *m, struct found_state *f, bool here)
+/* A state behind a part of the page that follows `node`, the longest that fits the prompt. */
+static uint32_t partial_state(struct match *m, uint32_t node, uint32_t position, uint32_t *where)
 {
 	struct pool *p = m->pool;
 	const struct match_wish *w = m->wish;
-	uint32_t start = f->position * p->limits.page_tokens;
+	uint32_t start = position * p->limits.page_tokens;
 	uint32_t room = m->most - start;
-	uint64_t lengths = p->prefix.nodes[f->node].partial_lengths;
+	uint64_t lengths = p->prefix.nodes[node].partial_lengths;
 	uint32_t first = 0;
 
 	if (room < 64)
@@ -320,7 +301,7 @@ static bool has_partial_state(struct match *m, struct found_state *f, bool here)
 		first++;
 	while (lengths) {
 		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
-		uint32_t n = 0;
+		uint32_t n = 0, found;
 
 		lengths &= ~(1ull << (length - 1));
 		while (first + n < w->n_images && w->images[first + n].start < start + length)
@@ -328,139 +309,54 @@ static bool has_partial_state(struct match *m, struct found_state *f, bool here)
 		if (leave_images(w, start + length, 1) != start + length &&
 		    protection(images_are_whole))
 			continue;
-		f->partial = prefix_find_partial(&p->prefix, f->node, w->tokens + start, length,
-						 w->images + first, n);
-		if (f->partial != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[f->partial]) &&
-		    has_state(m, f, here))
-			return true;
+		found = prefix_find_partial(&p->prefix, node, w->tokens + start, length,
+					    w->images + first, n);
+		if (found != NODE_NONE && valid_state(p, found) != IMAGE_NONE) {
+			*where = found;
+			return valid_state(p, found);
+		}
 	}
-	f->partial = NODE_NONE;
-	return false;
+	return IMAGE_NONE;
 }
 
-/* From where the walk has ended upwards: the first state is the longest. */
-static struct found_state longest_state(struct match *m, bool here)
-{
-	struct pool *p = m->pool;
-	uint32_t page_tokens = p->limits.page_tokens;
-	struct found_state f = {.image = IMAGE_NONE,
-				.node = m->walk.node,
-				.position = m->walk.position,
-				.partial = NODE_NONE};
-
-	for (; !has_partial_state(m, &f, here) && f.position > 0; f.position--) {
-		uint32_t tokens = f.position * page_tokens;
-
-		if (leave_images(m->wish, tokens, 1) == tokens && has_state(m, &f, here))
-			break;
-		f.node = p->prefix.nodes[f.node].parent;
-	}
-	return f;
-}
-
-static uint32_t tokens_of(const struct match *m, const struct found_state *f)
-{
-	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
-}
-
-/* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
-static struct found_state choose_state(struct match *m)
-{
-	struct found_state f = longest_state(m, false), device;
-
-	if (!is_below(m, &f))
-		return f;
-	device = longest_state(m, true);
-	if (!is_below_floor(m, (uint64_t)tokens_of(m, &f) - tokens_of(m, &device)))
-		return f;
-	m->end_reason = m->end_reason == MATCH_RESTORE ? MATCH_RESTORE : MATCH_FLOOR;
-	return device;
-}
-
+/* From the deepest match upwards: the first state is the longest. */
 static void find_state(struct match *m)
 {
 	struct pool *p = m->pool;
-	struct found_state f = choose_state(m);
+	uint32_t node = m->walk.node, position = m->walk.position;
+	uint32_t page_tokens = p->limits.page_tokens;
 
-	m->image = f.image;
-	m->partial = f.partial;
-	m->from_ram = is_below(m, &f);
-	m->walk.node = f.node;
-	m->walk.position = f.position;
-	if (m->walk.on_device > f.position)
-		m->walk.on_device = f.position;
-	m->tokens = tokens_of(m, &f);
+	for (;;) {
+		m->image = partial_state(m, node, position, &m->partial);
+		if (m->image != IMAGE_NONE || position == 0)
+			break;
+		if (leave_images(m->wish, position * page_tokens, 1) == position * page_tokens)
+			m->image = valid_state(p, node);
+		if (m->image != IMAGE_NONE)
+			break;
+		node = p->prefix.nodes[node].parent;
+		position--;
+	}
+	m->known_tokens = m->walk.position * page_tokens;
+	m->walk.node = node;
+	m->walk.position = position;
+	if (m->walk.on_device > position)
+		m->walk.on_device = position;
+	m->tokens = m->image == IMAGE_NONE ? 0 : p->images.image[m->image].tokens;
 	if (!m->tick)
 		return;
-	if (f.node != m->held) {
-		pool_hold(p, f.node);
+	if (node != m->held) {
+		pool_hold(p, node);
 		m->leaving = m->held;
-		m->held = f.node;
+		m->held = node;
 	}
 	if (m->image == IMAGE_NONE)
 		return;
 	if (m->partial != NODE_NONE)
 		pool_hold(p, m->partial);
-	m->claimed = true;
 	p->images.image[m->image].claims++;
 	p->images.counts.claims[p->images.image[m->image].kind]++;
-	image_touch(&p->images, m->image, m->wish->interactive, p->retain.now_ns);
-	pool_trim(p); /* what was to leave may stay for this */
-}
-
-void match_unclaim(struct match *m)
-{
-	if (m->claimed)
-		pool_claim_done(m->pool, m->image);
-	m->claimed = false;
-}
-
-/* Without what is behind the first n full pages; each time it gets less. */
-static void cut_state(struct match *m, uint32_t n)
-{
-	struct pool *p = m->pool;
-	bool part = n == m->walk.position && m->partial != NODE_NONE;
-	uint32_t most = n * p->limits.page_tokens +
-			(part ? p->prefix.nodes[m->partial].length : p->limits.page_tokens) - 1;
-	uint32_t budget = UINT32_MAX;
-
-	m->end_reason = MATCH_RESTORE;
-	if (m->most > most)
-		m->most = most;
-	if (m->partial != NODE_NONE)
-		pool_release(p, &m->partial, &budget); /* what it stands on is held */
-	m->partial = NODE_NONE;
-	for (; m->walk.position > n; m->walk.position--)
-		m->walk.node = p->prefix.nodes[m->walk.node].parent;
-	match_unclaim(m);
-	find_state(m);
-	m->done = false;
-}
-
-void match_cut(struct match *m, uint32_t n)
-{
-	must(m->done && m->tick && n <= m->walk.position);
-	if (m->pool->hybrid) {
-		cut_state(m, n);
-		return;
-	}
-	must(n < m->walk.position);
-	m->walk.missed = false;
-	m->end_reason = MATCH_RESTORE;
-	n = leave_images(m->wish, n * m->pool->limits.page_tokens, m->pool->limits.page_tokens) /
-	    m->pool->limits.page_tokens;
-	go_back(m, n);
-	m->done = false;
-}
-
-void match_go_back(struct match *m, struct image_name lost)
-{
-	uint32_t image = image_find(&m->pool->images, lost);
-
-	must(m->done && m->tick && m->pool->hybrid && !m->claimed);
-	if (image != IMAGE_NONE)
-		pool_give_up(m->pool, image);
-	cut_state(m, m->walk.position);
+	image_touch(&p->images, m->image);
 }
 
 /* What an open held before it went back is released in turns, too. */
@@ -476,10 +372,8 @@ static int finish(struct match *m, uint32_t *budget)
 		if (p->retain.learned && !touch_matched(m, budget))
 			return POOL_MORE;
 	}
-	if (p->hybrid && !m->further) {
-		m->known_tokens = m->walk.position * p->limits.page_tokens;
+	if (p->hybrid && !m->further)
 		find_state(m);
-	}
 	m->further = true;
 	pool_release(p, &m->leaving, budget);
 	if (m->leaving != NODE_NONE)
@@ -488,7 +382,6 @@ static int finish(struct match *m, uint32_t *budget)
 	if (!p->hybrid) {
 		m->tokens = m->walk.position * p->limits.page_tokens;
 		m->known_tokens = m->tokens;
-		m->from_ram = m->walk.position > m->walk.on_device;
 	}
 	return 0;
 }
@@ -533,14 +426,13 @@ int match_turn(struct match *m, uint32_t *budget)
 
 enum match_miss match_reason(const struct match *m)
 {
-	if (m->pool->hybrid && m->tokens < m->most && m->end_reason != MATCH_OFF &&
-	    m->end_reason != MATCH_FLOOR && m->end_reason != MATCH_RESTORE) {
+	if (m->pool->hybrid && m->tokens < m->most && m->end_reason != MATCH_OFF) {
 		if (m->known_tokens == 0 && m->tokens == 0)
 			return MATCH_NONE;
 		/* Pages are known, but no state at their end was captured, or it was given up. */
-		return m->walk.missed && m->tokens >= m->known_tokens ? MATCH_DIVERGED : MATCH_GONE;
+		return m->walk.missed && m->tokens == m->known_tokens ? MATCH_DIVERGED : MATCH_GONE;
 	}
-	if (!m->walk.missed || m->end_reason == MATCH_FLOOR || m->end_reason == MATCH_RESTORE)
+	if (!m->walk.missed)
 		return m->end_reason;
 	return m->walk.position ? MATCH_DIVERGED : MATCH_NONE;
 }
@@ -561,7 +453,7 @@ void match_count(const struct match *m)
 	s->open_hits += tokens > 0;
 	s->prompt_tokens += m->wish->n_tokens;
 	s->reused_tokens += tokens;
-	s->ram_hits += m->from_ram;
+	s->ram_hits += m->walk.position > m->walk.on_device;
 	s->ram_hit_pages += m->walk.position - m->walk.on_device;
 	s->pages_missed += m->wish->n_tokens / m->pool->limits.page_tokens - m->walk.position;
 }

@@ -13,8 +13,8 @@
  * never inside an image; in a dense pool at a page boundary, in a hybrid one where a state was
  * captured. A walk goes on through pages that are in KV-RAM only; if they reach too little beyond
  * those on the device to be worth fetching, it goes back to these. An open that finds a state has a
- * claim on it (match_unclaim, or pool_claim_done once the caller has copied its image), and is a
- * user of the state's node.
+ * claim on it until the caller has copied its image (pool_claim_done), and is a user of the state's
+ * node.
  *
  * Owner: the core thread. Tokens, images and path are the caller's and outlive the walk.
  */
@@ -41,7 +41,6 @@ struct match_wish {
 	uint32_t max_cached_tokens; /* UINT32_MAX: no limit */
 	uint16_t name_space;
 	bool off;         /* match nothing */
-	bool no_floor;    /* fetch however little KV-RAM has beyond the device */
 	bool interactive; /* what it touches is kept in KV-RAM above what agents touch */
 	uint8_t variant[KEY_VARIANT_BYTES];
 };
@@ -70,8 +69,6 @@ struct match {
 	uint32_t known;     /* pages, matched or ghosts */
 	uint32_t touched;   /* pages */
 	uint64_t deepest;   /* tick of the last known page */
-	bool from_ram;      /* something of it must be fetched */
-	bool claimed;       /* an open's: the image stays until match_unclaim */
 	bool done;
 	uint32_t most;         /* tokens that may match at most */
 	uint32_t tokens;       /* found, once it is done */
@@ -99,25 +96,9 @@ static inline uint32_t match_tokens(const struct match *m)
 
 enum match_miss match_reason(const struct match *m);
 
-/* What a finished walk has found lies in n nodes: the full pages, and the partial one. Those that
- * are not on the device are to be fetched; from walk.on_device on some may not be. */
-static inline uint32_t match_nodes(const struct match *m)
-{
-	return m->walk.position + (m->partial != NODE_NONE);
-}
-
-static inline uint32_t match_node(const struct match *m, uint32_t i)
-{
-	return i < m->walk.position ? m->path[i] : m->partial;
-}
-
-/* One of them, or the image, could not be fetched: only the first n full pages are had, and
- * match_turn has work to do again. */
+/* Pages of a finished walk that are not on the device: those from walk.on_device on. If one of them
+ * cannot be fetched: only the first n pages are had, and match_turn has work to do again. */
 void match_cut(struct match *m, uint32_t n);
-void match_unclaim(struct match *m);
-/* The image of the state that was found could not be copied from KV-RAM, its claim has ended: the
- * state is given up, and match_turn has work to do again. */
-void match_go_back(struct match *m, struct image_name lost);
 
 /* Count a finished walk in the pool's counters. */
 void match_count(const struct match *m);

@@ -4,7 +4,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/state/pool_states.h"
+#include "daemon/state/pool_internal.h"
 #include "daemon/state/seq.h"
 
 _Static_assert(PAGE_NAMESPACES == RETAIN_NAMESPACES, "both count all namespaces");
@@ -75,8 +75,7 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 	if (!r && has_order(limits))
 		r = start_order(p);
 	if (!r && limits->lanes)
-		r = images_init(&p->images, limits->lanes, limits->retained_slots,
-				limits->ram_images);
+		r = images_init(&p->images, limits->lanes, limits->retained_slots);
 	p->hybrid = limits->lanes > 0;
 	p->retain.interactive_ttl_ns = limits->interactive_ttl_ns;
 	if (r)
@@ -138,18 +137,76 @@ static void trim(struct pool *p, uint64_t most);
 #ifdef KVHOST_TESTING
 void (*pool_evict_hook)(const struct pool *p, uint32_t node);
 
-void pool_tell_evict(const struct pool *p, uint32_t node)
+static void tell_evict(const struct pool *p, uint32_t node)
 {
 	if (pool_evict_hook)
 		pool_evict_hook(p, node);
 }
 #else
-void pool_tell_evict(const struct pool *p, uint32_t node)
+static void tell_evict(const struct pool *p, uint32_t node)
 {
 	(void)p;
 	(void)node;
 }
 #endif
+
+/* In a hybrid pool a page is of use only with a state at or behind it. */
+static void drop_useless(struct pool *p, uint32_t node)
+{
+	if (p->hybrid && p->prefix.nodes[node].kind == NODE_TOKENS &&
+	    prefix_may_leave(&p->prefix, node, TIER_DEVICE)) {
+		tell_evict(p, node);
+		pool_evict(p, node);
+	}
+}
+
+void pool_keep(struct pool *p, uint32_t node)
+{
+	while (prefix_keep(&p->prefix, node))
+		node = p->prefix.nodes[node].parent;
+}
+
+void pool_unkeep(struct pool *p, uint32_t node)
+{
+	while (node != NODE_NONE) {
+		uint32_t above = prefix_unkeep(&p->prefix, node);
+
+		drop_useless(p, node);
+		node = above;
+	}
+}
+
+static void free_image(struct pool *p, uint32_t image)
+{
+	uint32_t node = p->images.image[image].node;
+
+	image_give(&p->images, image);
+	pool_unkeep(p, node);
+}
+
+void pool_give_up(struct pool *p, uint32_t image)
+{
+	struct image *it = &p->images.image[image];
+
+	p->prefix.nodes[it->node].state = STATE_NONE;
+	if (it->claims == 0 || !protection(claims_keep_their_state)) {
+		free_image(p, image);
+		return;
+	}
+	image_doom(&p->images, image);
+}
+
+void pool_claim_done(struct pool *p, uint32_t image)
+{
+	struct image *it = &p->images.image[image];
+
+	must(it->claims > 0);
+	if (--it->claims)
+		return;
+	if (it->state == IMAGE_DOOMED)
+		free_image(p, image);
+	pool_trim(p); /* it may go now */
+}
 
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 {
@@ -166,7 +223,7 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget)
 		*node = prefix_release(&p->prefix, at);
 		if (last) {
 			retain_look(&p->retain, at);
-			pool_drop_useless(p, at);
+			drop_useless(p, at);
 		}
 		retained |= last;
 		/* For a chain that competes one goes as one comes, so all of it has its chance. */
@@ -241,13 +298,7 @@ void pool_evict(struct pool *p, uint32_t node)
 		parent = p->prefix.nodes[node].parent;
 		evict_one(p, node);
 		again = pool_may_follow(p, parent);
-		if (again || !pool_is_useless(p, parent))
-			continue;
-		pool_tell_evict(p, parent);
-		p->stats.releases += node_is_in_ram(&p->prefix.nodes[parent]);
-		again = true;
 	}
-	pool_drop_useless(p, node);
 }
 
 enum claim { /* of a namespace on what it holds, the weakest first */
@@ -287,20 +338,20 @@ static uint32_t next_victim(const struct pool *p)
 	return NODE_NONE;
 }
 
-uint32_t pool_next_state(const struct pool *p, bool slotted)
+uint32_t pool_next_state(const struct pool *p)
 {
 	for (int claim = 0; claim < CLAIMS && p->has_rules && protection(guarantees_are_kept);
 	     claim++) {
 		for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
 			uint32_t image = claim_of(p, ns) == (enum claim)claim
-					     ? image_victim(&p->images, ns, slotted)
+					     ? image_victim(&p->images, ns)
 					     : IMAGE_NONE;
 
 			if (image != IMAGE_NONE)
 				return image;
 		}
 	}
-	return image_victim(&p->images, IMAGE_NONE, slotted);
+	return image_victim(&p->images, IMAGE_NONE);
 }
 
 /* The page that goes next, of one namespace (RETAIN_NAMESPACES: of all); or NODE_NONE. */
@@ -317,22 +368,22 @@ static uint32_t victim_of(struct pool *p, uint16_t name_space)
 	return victim;
 }
 
-/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
- * is nothing to give up; POOL_WAIT: not now. */
-static int give_up_one(struct pool *p, uint16_t name_space)
+int pool_give_up_one(struct pool *p, uint16_t name_space)
 {
 	uint32_t victim;
 
 	if (p->hybrid) {
-		victim = name_space == RETAIN_NAMESPACES
-			     ? pool_next_state(p, false)
-			     : image_victim(&p->images, name_space, false);
-		return victim == IMAGE_NONE ? POOL_NEVER : pool_push_down(p, victim);
+		victim = name_space == RETAIN_NAMESPACES ? pool_next_state(p)
+							 : image_victim(&p->images, name_space);
+		if (victim == IMAGE_NONE)
+			return POOL_NEVER;
+		pool_give_up(p, victim);
+		return 0;
 	}
 	victim = victim_of(p, name_space);
 	if (victim == NODE_NONE)
 		return POOL_NEVER;
-	pool_tell_evict(p, victim);
+	tell_evict(p, victim);
 	return pool_send_down(p, victim);
 }
 
@@ -344,30 +395,27 @@ bool pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
 	if (!quota || !protection(quotas_are_kept))
 		return true;
 	while (pool_held(p, name_space) - share->leaving + n > quota) {
-		int r = give_up_one(p, name_space);
+		int r = pool_give_up_one(p, name_space);
 
 		if (r == POOL_WAIT)
 			return false;
 		if (r)
 			break;
 	}
-	/* What leaves will have left; what arrives for nobody can be given up then, and so can a
-	 * state that is being copied. */
-	return pool_held(p, name_space) + n <= quota ||
-	       (share->leaving + share->arriving == 0 &&
-		(!p->hybrid || share->indexed == share->live));
+	/* What leaves will have left; what arrives for nobody can be given up then. */
+	return pool_held(p, name_space) + n <= quota || share->leaving + share->arriving == 0;
 }
 
 /* A state whose pages are all in use frees none of them. */
 static bool frees_pages(const struct pool *p)
 {
-	return !p->hybrid || pool_retained(p) > p->leaving;
+	return !p->hybrid || pool_retained(p) > 0;
 }
 
 bool pool_make_room(struct pool *p, uint32_t n)
 {
 	while (pages_free(&p->pages) + p->leaving + p->parting < n) {
-		if (!frees_pages(p) || give_up_one(p, RETAIN_NAMESPACES))
+		if (!frees_pages(p) || pool_give_up_one(p, RETAIN_NAMESPACES))
 			return false;
 	}
 	return true;
@@ -380,7 +428,7 @@ static void trim(struct pool *p, uint64_t most)
 
 		if (!protection(budget_is_kept) || !frees_pages(p))
 			return;
-		r = give_up_one(p, RETAIN_NAMESPACES);
+		r = pool_give_up_one(p, RETAIN_NAMESPACES);
 		p->trim_is_due |= r == POOL_WAIT;
 		if (r)
 			return;
@@ -403,66 +451,28 @@ static bool is_copied_down(const struct pool *p, uint32_t node)
 
 bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 {
-	if (p->hybrid)
-		return pool_drop_states(p, name_space, budget);
 	if (!pool_drop_ram(p, name_space, budget))
 		return false;
 	for (; *budget; --*budget) {
 		uint32_t victim;
 
+		if (p->hybrid) {
+			if (pool_give_up_one(p, name_space))
+				return true;
+			continue;
+		}
 		victim = victim_of(p, name_space);
 		if (victim == NODE_NONE)
 			return true;
 		if (p->prefix.nodes[victim].parked)
 			return pool_send_down(p, victim) != 0;
-		pool_tell_evict(p, victim);
+		tell_evict(p, victim);
 		if (!is_copied_down(p, victim))
 			pool_evict(p, victim);
 		else if (pool_send_down(p, victim))
 			return true;
 	}
 	return false;
-}
-
-/* Of a hybrid pool nothing is kept for nothing. */
-static const char *check_useful(const struct pool *p, uint32_t node)
-{
-	if (prefix_may_leave(&p->prefix, node, TIER_DEVICE))
-		return "a page is on the device that neither a sequence nor a state needs";
-	if (prefix_may_leave(&p->prefix, node, TIER_RAM) && !p->prefix.nodes[node].users)
-		return "a page is in KV-RAM that neither a sequence nor a state needs";
-	return NULL;
-}
-
-static const char *check_nodes(const struct pool *p)
-{
-	uint64_t live = 0, leaving = 0, in_ram = 0;
-	const char *wrong;
-
-	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
-		const struct node *n = &p->prefix.nodes[i];
-		uint32_t page = n->copies[TIER_DEVICE];
-
-		if (n->kind == NODE_FREE || n->kind == NODE_ROOT)
-			continue;
-		leaving += !!(n->moves & NODE_LEAVING);
-		in_ram += n->copies[TIER_RAM] != COPY_NONE;
-		wrong = p->hybrid ? check_useful(p, i) : NULL;
-		if (wrong)
-			return wrong;
-		if (page == COPY_NONE)
-			continue;
-		live += n->users > 0;
-		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
-			return "a node and its page do not name each other";
-		if (n->run == RUN_NONE && !p->hybrid)
-			return "an indexed page is in no run";
-	}
-	if (live != p->live)
-		return "the number of live pages is wrong";
-	if (leaving != p->leaving || in_ram != p->in_ram)
-		return "the number of pages that leave, or that are in KV-RAM, is wrong";
-	return NULL;
 }
 
 static const char *check_sequences(const struct pool *p)
@@ -495,6 +505,7 @@ static const char *check_sequences(const struct pool *p)
 const char *pool_check(const struct pool *p, bool everything)
 {
 	uint64_t indexed = 0, live = 0, ceilings = 0, surplus = 0, allocated;
+	uint64_t leaving = 0, in_ram = 0;
 	uint32_t at = 0;
 	const char *wrong;
 
@@ -518,7 +529,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		return "free and allocated pages are not the capacity";
 	if (p->indexed - p->leaving > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
 	    p->live < p->indexed && p->leaving + p->arriving == 0 && !p->trim_is_due &&
-	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE, false) != IMAGE_NONE))
+	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
 	if ((uint32_t)__builtin_popcountll(p->retain.name_spaces[ORDER_DEVICE]) >
 	    p->limits.name_spaces)
@@ -527,9 +538,28 @@ const char *pool_check(const struct pool *p, bool everything)
 		return "a reference was taken back at 0";
 	if (!everything)
 		return NULL;
-	wrong = check_nodes(p);
-	if (!wrong)
-		wrong = prefix_check(&p->prefix, &at, UINT32_MAX);
+	live = 0;
+	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
+		const struct node *n = &p->prefix.nodes[i];
+		uint32_t page = n->copies[TIER_DEVICE];
+
+		if (n->kind == NODE_FREE || n->kind == NODE_ROOT)
+			continue;
+		leaving += !!(n->moves & NODE_LEAVING);
+		in_ram += n->copies[TIER_RAM] != COPY_NONE;
+		if (page == COPY_NONE)
+			continue;
+		live += n->users > 0;
+		if (p->pages.page[page].state != PAGE_INDEXED || p->pages.page[page].next != i)
+			return "a node and its page do not name each other";
+		if (n->run == RUN_NONE && !p->hybrid)
+			return "an indexed page is in no run";
+	}
+	if (live != p->live)
+		return "the number of live pages is wrong";
+	if (leaving != p->leaving || in_ram != p->in_ram)
+		return "the number of pages that leave, or that are in KV-RAM, is wrong";
+	wrong = prefix_check(&p->prefix, &at, UINT32_MAX);
 	if (!wrong)
 		wrong = retain_check(&p->retain);
 	if (!wrong)

@@ -23,10 +23,35 @@
 #include "daemon/state/below.h"
 #include "daemon/state/image.h"
 #include "daemon/state/page.h"
-#include "daemon/state/pool_stats.h"
 #include "daemon/state/prefix.h"
 #include "daemon/state/retain.h"
 #include "daemon/state/shadow.h"
+
+struct pool_stats { /* counters; they only grow */
+	uint64_t opens, lookups, open_hits, lookup_hits;
+	uint64_t prompt_tokens, reused_tokens, pages_missed;
+	uint64_t misses[16]; /* by enum match_miss */
+	uint64_t commits, aborts, conflicts;
+	uint64_t published, duplicates, evictions, copies_on_write;
+	uint64_t publish_stops; /* sequences that publish no more: no node, or no room */
+	uint64_t admission_waits;
+	uint64_t capture_skips[8]; /* by enum capture_skip */
+	uint64_t steps_ended;      /* by the daemon */
+	/* pages between the device and KV-RAM */
+	uint64_t spills, spills_failed; /* written into KV-RAM */
+	uint64_t spills_kept; /* of them: wanted again meanwhile, so they stay on the device */
+	uint64_t releases;    /* given up on the device without a write: a copy was below */
+	uint64_t restores, restores_failed;
+	uint64_t parked_pages;        /* pages that live sequences gave up for those above them */
+	uint64_t returned_pages;      /* and got back */
+	uint64_t lost_sequences;      /* that could not */
+	uint64_t discarded_sequences; /* for one that ranks above, with overcommit */
+	uint64_t discards;            /* left for nowhere, from either tier */
+	uint64_t ram_displaced;       /* given up in KV-RAM for what ranks above */
+	uint64_t ram_refused;         /* not taken into KV-RAM: nothing there ranks below */
+	uint64_t ram_hits;            /* opens that chose a match in KV-RAM */
+	uint64_t ram_hit_pages;       /* and the pages that they asked for from there */
+};
 
 struct pool_share { /* what one namespace has in it, and may have */
 	uint64_t indexed;
@@ -53,11 +78,11 @@ struct pool_limits {
 	bool shadow_lru; /* count what LRU would have had */
 	uint32_t lanes;  /* of a hybrid pool; 0: it is dense */
 	uint32_t retained_slots;
-	uint32_t ram_images;         /* and images in KV-RAM beside those in slots, at most */
 	uint32_t min_capture_tokens; /* no state is captured before */
 	uint32_t ram_floor_tokens;   /* a match in KV-RAM must reach so much further */
 	uint64_t interactive_ttl_ns; /* see retain.h */
 	bool live_in_ram;            /* live sequences may be promised what is below, too */
+	bool overcommit;             /* and more, at the risk of the lowest */
 };
 
 struct pool {
@@ -80,11 +105,13 @@ struct pool {
 	uint64_t parting;   /* private pages that are being copied there */
 	bool fronts_differ; /* of some that share pages, a window has taken some from one alone */
 	uint64_t in_ram_private; /* places there of private pages */
+	uint64_t parked;         /* nodes that live sequences have let go of, wherever they are */
 	struct list ranked[2];   /* struct seq.in_rank: agents', interactive; by their serial */
 	/* Copies down that have failed one after another. From POOL_FAILURES on no page of a live
 	 * sequence is copied down until pool_resume. */
 	uint32_t failures;
 	bool pauses;
+	bool has_discarded; /* a sequence; whoever tells what waits for it takes it back */
 	uint32_t
 	    aside; /* the first of those that would have to be: nobody's to give up meanwhile */
 	/* What was to be given up for the budget could not go, or stayed as its copy failed: the
@@ -134,11 +161,24 @@ static inline uint32_t pool_ceiling_for(const struct pool *p, uint64_t tokens)
 
 /* A user of a node, and of everything above it. */
 void pool_hold(struct pool *p, uint32_t node);
+/* Keep a node, and everything above it, for a retained state; and undo it, whatever it frees. */
+void pool_keep(struct pool *p, uint32_t node);
+void pool_unkeep(struct pool *p, uint32_t node);
+/* The state gives up its slot and its node; as soon as nobody copies from it. */
+void pool_give_up(struct pool *p, uint32_t image);
+/* The state whose slot goes next: of a namespace with the weakest claim; or IMAGE_NONE. */
+uint32_t pool_next_state(const struct pool *p);
+/* Nobody copies from it any more. */
+void pool_claim_done(struct pool *p, uint32_t image);
+
 /* Undo it from *node upwards, at most *budget nodes; *node = NODE_NONE when done. */
 void pool_release(struct pool *p, uint32_t *node, uint32_t *budget);
 
 /* The device copy of a node is this private page from now on. */
 void pool_index(struct pool *p, uint32_t node, uint32_t page);
+/* And back: 0, the page of a node that its user alone has is private, and he uses the node no more;
+ * POOL_WAIT: others need it on the device; POOL_MORE: something that stands on it has gone. */
+int pool_take_over(struct pool *p, uint32_t node, uint16_t name_space, uint32_t *page);
 
 /* ---- pool_tiers.c: between the device and the tier below ---- */
 
@@ -196,29 +236,7 @@ static inline uint64_t pool_retained(const struct pool *p)
 	return p->indexed - p->live;
 }
 
-/* Shared by pool.c, pool_tiers.c and pool_states.c. */
-void pool_count_live(struct pool *p, uint32_t node, int change);
-void pool_tell_evict(const struct pool *p, uint32_t node);
 void pool_evict(struct pool *p, uint32_t node); /* its device copy goes, now */
-/* Of a page whose copy has gone just now: the first one above it that still is on the device, or a
- * root. */
-uint32_t pool_first_here(const struct pool *p, uint32_t node);
-/* Its device copy was to go as soon as nothing stands on it: it goes now. */
-bool pool_may_follow(const struct pool *p, uint32_t node);
-/* Of a hybrid pool: nobody needs it on the device, and it goes at once, without a copy. */
-bool pool_is_useless(const struct pool *p, uint32_t node);
-/* If it is leaving it stays after all, and with it what was to leave after it. */
-void pool_stay(struct pool *p, uint32_t node);
-/* The page of a node is given up: 0 it is free or will be; POOL_WAIT: not now. */
-int pool_send_down(struct pool *p, uint32_t node);
-/* It has a place below, and is to be copied there; then: the copy begins. */
-void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place);
-/* The copy there goes; its node may go with it. */
-void pool_drop_from_ram(struct pool *p, uint32_t node);
-/* The page goes without a copy, after what stands on it. */
-void pool_let_go(struct pool *p, uint32_t node);
-/* Copies down pause, and it would need one: it is in use until they go on. */
-bool pool_set_aside(struct pool *p, uint32_t node);
 
 /* Compares the maintained sums with what they sum. `everything`: also walks all nodes, runs and
  * pages. NULL, or what does not hold. */

@@ -7,6 +7,8 @@ uint64_t pool_promisable(const struct pool *p)
 {
 	bool more = p->below && !p->hybrid && p->limits.live_in_ram;
 
+	if (p->limits.overcommit)
+		return UINT64_MAX;
 	return p->limits.pages + (more ? p->below->room(p->below->context) : 0);
 }
 

@@ -11,7 +11,7 @@
  */
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/state/pool_states.h"
+#include "daemon/state/pool_internal.h"
 
 static void count_in_ram(struct pool *p, uint32_t node, int change)
 {
@@ -50,7 +50,7 @@ void pool_stay(struct pool *p, uint32_t node)
 	}
 }
 
-void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place)
+static void put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 {
 	prefix_put_copy(&p->prefix, node, TIER_RAM, place);
 	p->prefix.nodes[node].moves |= NODE_FILLING_RAM;
@@ -59,14 +59,15 @@ void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 	count_in_ram(p, node, 1);
 }
 
-/* It goes without a copy, after what stands on it, and once nobody reads it. */
-void pool_let_go(struct pool *p, uint32_t node)
+static void drop_from_ram(struct pool *p, uint32_t node);
+
+/* It goes without a copy, after what stands on it. */
+static void let_go(struct pool *p, uint32_t node)
 {
 	if (p->prefix.nodes[node].moves & NODE_SPOILT_RAM &&
 	    prefix_may_leave(&p->prefix, node, TIER_RAM))
-		pool_drop_from_ram(p, node);
-	if (p->prefix.nodes[node].children_leaving ||
-	    p->prefix.nodes[node].moves & NODE_FILLING_RAM)
+		drop_from_ram(p, node);
+	if (p->prefix.nodes[node].children_leaving)
 		begin_leaving(p, node);
 	else
 		pool_evict(p, node);
@@ -80,15 +81,6 @@ static bool is_given_up_on(const struct node *n)
 	       (n->moves & NODE_SPOILT_RAM || !n->children_in[TIER_RAM]);
 }
 
-bool pool_is_useless(const struct pool *p, uint32_t node)
-{
-	const struct node *n = &p->prefix.nodes[node];
-
-	return p->hybrid && n->kind == NODE_TOKENS && n->children_leaving == 0 &&
-	       !(n->moves & NODE_FILLING_RAM) && prefix_may_leave(&p->prefix, node, TIER_DEVICE) &&
-	       (!node_is_kept_below(n) || node_is_in_ram(n) || is_given_up_on(n));
-}
-
 static bool copies_pause(const struct pool *p)
 {
 	return p->pauses && protection(failing_copies_pause);
@@ -98,7 +90,7 @@ bool pool_set_aside(struct pool *p, uint32_t node)
 {
 	struct node *n = &p->prefix.nodes[node];
 
-	if (!n->parked || !copies_pause(p) || n->copies[TIER_RAM] != COPY_NONE)
+	if (!n->parked || !copies_pause(p) || node_is_in_ram(n) || n->moves & NODE_FILLING_RAM)
 		return false;
 	pool_hold(p, node);
 	n->next_free = p->aside;
@@ -132,11 +124,11 @@ int pool_send_down(struct pool *p, uint32_t node)
 	}
 	if (node_is_in_ram(n)) {
 		p->stats.releases++;
-		pool_let_go(p, node);
+		let_go(p, node);
 		return 0;
 	}
 	if (is_given_up_on(n)) {
-		pool_let_go(p, node);
+		let_go(p, node);
 		return 0;
 	}
 	if (n->moves & NODE_FILLING_RAM) {
@@ -160,20 +152,38 @@ int pool_send_down(struct pool *p, uint32_t node)
 		r = p->below->take(p->below->context, node, need, &place);
 		if (r == POOL_NEVER) {
 			p->stats.ram_refused++;
-			pool_let_go(p, node);
+			let_go(p, node);
 			return 0;
 		}
 		if (r)
 			return r;
-		pool_put_in_ram(p, node, place);
+		put_in_ram(p, node, place);
 	}
 	begin_leaving(p, node);
 	p->below->down(p->below->context, node);
 	return 0;
 }
 
+void pool_copy_down(struct pool *p, uint32_t node)
+{
+	struct node *n = &p->prefix.nodes[node];
+	uint32_t place;
+
+	if (!p->below || node_is_in_ram(n) || n->moves & NODE_FILLING_RAM || copies_pause(p))
+		return;
+	if (n->copies[TIER_RAM] == COPY_NONE) {
+		if (p->below->take(p->below->context, node, POOL_NEED_LIVE, &place))
+			return;
+		put_in_ram(p, node, place);
+	}
+	n->moves &= (uint8_t)~NODE_SPOILT_RAM;
+	n->moves |= NODE_FILLING_RAM;
+	retain_look(&p->retain, node);
+	p->below->down(p->below->context, node);
+}
+
 /* The copy in KV-RAM goes; its node may go with it. */
-void pool_drop_from_ram(struct pool *p, uint32_t node)
+static void drop_from_ram(struct pool *p, uint32_t node)
 {
 	struct node *n = &p->prefix.nodes[node];
 	uint32_t place = n->copies[TIER_RAM], parent = n->parent;
@@ -200,16 +210,6 @@ void pool_resume(struct pool *p)
 	end_aside(p);
 }
 
-/* If nothing stands on it any more; then what it stood on may be needed by nobody, either. */
-static void evict_for_good(struct pool *p, uint32_t node)
-{
-	if (!pool_may_follow(p, node))
-		return;
-	pool_evict(p, node);
-	if (p->hybrid)
-		pool_drop_useless(p, pool_first_here(p, node));
-}
-
 void pool_came_down(struct pool *p, uint32_t node, int result)
 {
 	struct node *n = &p->prefix.nodes[node];
@@ -223,31 +223,27 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 		if (n->moves & NODE_LEAVING)
 			n->moves |= n->moves & NODE_TRIED ? NODE_TRIED_AGAIN : NODE_TRIED;
 		pool_stay(p, node);
-		if (!p->hybrid && n->children_in[TIER_RAM] == 0 && n->ram_pins == 0) {
-			pool_drop_from_ram(p, node);
+		if (n->children_in[TIER_RAM] == 0 && n->ram_pins == 0) {
+			drop_from_ram(p, node);
 			return;
 		}
-		/* What stands on it there needs it, or a state; or it is being moved: for the next
-		 * try. */
+		/* What stands on it there needs it, or it is being moved: for the next try. */
 		n->moves |= NODE_SPOILT_RAM;
 		retain_look(&p->retain, node);
-		if (!n->parked)
-			pool_drop_useless(p, node);
 		return;
 	}
 	p->stats.spills++;
 	retain_look(&p->retain, node);
 	if (!(n->moves & NODE_LEAVING))
 		p->stats.spills_kept++;
-	else
-		evict_for_good(p, node);
-	pool_drop_useless(p, node);
+	else if (pool_may_follow(p, node))
+		pool_evict(p, node);
 }
 
 void pool_give_up_ram(struct pool *p, uint32_t node)
 {
 	must(prefix_may_leave(&p->prefix, node, TIER_RAM));
-	pool_drop_from_ram(p, node);
+	drop_from_ram(p, node);
 }
 
 bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
@@ -257,21 +253,20 @@ bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
 
 	if (!p->below)
 		return true;
-	if (p->hybrid)
-		return pool_drop_states(p, name_space, budget);
 	for (; *budget; --*budget) {
 		uint32_t node = all ? retain_next(&p->retain, TIER_RAM, UINT64_MAX, &rank)
 				    : retain_victim(&p->retain, TIER_RAM, name_space, &rank);
 
 		if (node == NODE_NONE)
 			return true;
-		pool_drop_from_ram(p, node);
+		drop_from_ram(p, node);
 	}
 	return false;
 }
 
 void pool_park(struct pool *p, uint32_t node)
 {
+	p->parked += p->prefix.nodes[node].parked == 0;
 	prefix_park(&p->prefix, node);
 	retain_look(&p->retain, node);
 }
@@ -280,6 +275,8 @@ void pool_unpark(struct pool *p, uint32_t node)
 {
 	bool last = p->prefix.nodes[node].parked == 1;
 
+	must(!last || p->parked > 0);
+	p->parked -= last;
 	/* Its node may go with it. */
 	if (prefix_unpark(&p->prefix, node))
 		retain_look(&p->retain, node);
@@ -327,8 +324,8 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 		p->stats.restores_failed++;
 		n->moves |= NODE_FAILED;
 		retain_look(&p->retain, node);
-		evict_for_good(p, node);
-		pool_drop_useless(p, node);
+		if (pool_may_follow(p, node))
+			pool_evict(p, node);
 		pool_trim(p); /* what it stood on may go now */
 		return;
 	}
@@ -336,8 +333,6 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 	p->stats.restores++;
 	retain_look(&p->retain, node);
 	retain_look(&p->retain, n->parent);
-	if (n->users == 0) {
-		pool_drop_useless(p, node);
+	if (n->users == 0)
 		pool_trim(p); /* it may go now */
-	}
 }

@@ -209,8 +209,7 @@ static void node_settle(struct prefix *p, uint32_t node)
 		uint32_t parent = n->parent;
 
 		must(n->kind != NODE_FREE);
-		if (n->users || n->kept || n->kept_in_ram || n->parked || n->children ||
-		    has_copy(n))
+		if (n->users || n->kept || n->parked || n->children || has_copy(n))
 			return;
 		must(n->state == STATE_NONE);
 		must(n->run == RUN_NONE);
@@ -367,6 +366,11 @@ static void hash_group(const struct prefix *p, struct match_group *g, struct key
 	}
 }
 
+static bool can_be_read(const struct node *n)
+{
+	return node_is_on_device(n) || node_is_in_ram(n);
+}
+
 uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t *tokens,
 		      uint32_t n_pages, const struct key_image *images, uint32_t n_images,
 		      uint32_t *path)
@@ -395,7 +399,7 @@ uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t
 						  tokens + (uint64_t)matched * p->page_tokens,
 						  p->page_tokens, now->images[i], now->n_images[i]);
 
-			if (node == NODE_NONE || !prefix_can_be_read(&p->nodes[node])) {
+			if (node == NODE_NONE || !can_be_read(&p->nodes[node])) {
 				walk->missed = true;
 				return matched;
 			}
@@ -568,28 +572,20 @@ bool prefix_unpark(struct prefix *p, uint32_t node)
 	return p->nodes[node].kind != NODE_FREE;
 }
 
-static uint32_t *kept_in(struct node *n, enum tier tier)
+bool prefix_keep(struct prefix *p, uint32_t node)
 {
-	return tier == TIER_RAM ? &n->kept_in_ram : &n->kept;
-}
-
-bool prefix_keep(struct prefix *p, uint32_t node, enum tier tier)
-{
-	uint32_t *kept = kept_in(&p->nodes[node], tier);
-
 	must(p->nodes[node].kind != NODE_FREE);
-	must(*kept < UINT32_MAX);
-	return (*kept)++ == 0 && p->nodes[node].parent != NODE_NONE;
+	must(p->nodes[node].kept < UINT32_MAX);
+	return p->nodes[node].kept++ == 0 && p->nodes[node].parent != NODE_NONE;
 }
 
-uint32_t prefix_unkeep(struct prefix *p, uint32_t node, enum tier tier)
+uint32_t prefix_unkeep(struct prefix *p, uint32_t node)
 {
 	struct node *n = &p->nodes[node];
-	uint32_t *kept = kept_in(n, tier);
 	uint32_t parent = n->parent;
 
-	must(n->kind != NODE_FREE && *kept > 0);
-	if (--*kept)
+	must(n->kind != NODE_FREE && n->kept > 0);
+	if (--n->kept)
 		return NODE_NONE;
 	node_settle(p, node);
 	return parent;

@@ -45,11 +45,13 @@ enum node_move {                       /* what is under way with the copies of a
 		 NODE_LEAVING = 1,     /* its device copy goes once the one below is there */
 		 NODE_FILLING = 2,     /* its device copy: its bytes are on their way up */
 		 NODE_FILLING_RAM = 4, /* its copy in KV-RAM: on their way down */
-		 NODE_SPOILT_RAM = 8,  /* it could not be read: nobody is served from it */
+		 NODE_SPOILT_RAM =
+		     8, /* its copy in KV-RAM could not be read: nobody is served from it */
 		 NODE_FAILED = 16, /* its device copy could not be filled: it goes when it can */
 		 NODE_TRIED = 64,  /* its device copy could not be copied down since it was used */
 		 NODE_TRIED_AGAIN = 128, /* and once more */
-		 NODE_LOST = 32,         /* it was the last: what follows is not found */
+		 NODE_LOST = 32, /* it went, and was the last: what follows is not found before
+				  * it is made again */
 };
 
 enum node_kind {
@@ -76,8 +78,7 @@ struct node {
 	/* what changes when children come and go */
 	uint32_t children_in[TIERS]; /* children with a copy there */
 	uint32_t children_leaving;   /* children whose device copy is about to go */
-	uint32_t kept;               /* retained states that need it here; counted like users */
-	uint32_t kept_in_ram;        /* and in KV-RAM, counted alike: its copy there stays */
+	uint32_t kept;               /* retained states that need it; counted like users */
 	uint32_t state;              /* index of the retained state that ends here, or STATE_NONE */
 	uint32_t partials;           /* children that are no full page */
 	uint64_t partial_lengths;    /* bit n - 1: there may be one of n tokens */
@@ -175,7 +176,8 @@ void prefix_abandon(struct prefix *p, uint32_t node); /* a NEW one that gets no 
 void prefix_put_copy(struct prefix *p, uint32_t node, enum tier tier, uint32_t place);
 /* Without users and children there. Frees the node, and ancestors, if nothing is left of them. */
 void prefix_drop_copy(struct prefix *p, uint32_t node, enum tier tier);
-/* Its device copy is about to go, and counts for its parent as one that leaves; or it stays. */
+/* Its device copy is about to go, and counts for its parent as one that leaves; or it stays after
+ * all. */
 void prefix_leave(struct prefix *p, uint32_t node);
 void prefix_stay(struct prefix *p, uint32_t node);
 
@@ -192,12 +194,6 @@ static inline bool node_carries(const struct node *n)
 	       (n->copies[TIER_DEVICE] != COPY_NONE && !(n->moves & NODE_FAILED));
 }
 
-/* Of no use on the device any more, its bytes still are below. */
-static inline bool node_is_kept_below(const struct node *n)
-{
-	return n->kept_in_ram || n->parked;
-}
-
 /* Can its bytes be had from KV-RAM, now or once a copy that is under way has arrived? */
 static inline bool node_is_in_ram(const struct node *n)
 {
@@ -205,21 +201,16 @@ static inline bool node_is_in_ram(const struct node *n)
 	       !(n->moves & (NODE_FILLING_RAM | NODE_SPOILT_RAM));
 }
 
-static inline bool prefix_can_be_read(const struct node *n)
-{
-	return node_is_on_device(n) || node_is_in_ram(n);
-}
-
 /* users + 1; true if it had none: then the caller holds the parent in the same way. */
 bool prefix_hold(struct prefix *p, uint32_t node);
-/* The same for a retained state in a tier: the device or KV-RAM. */
-bool prefix_keep(struct prefix *p, uint32_t node, enum tier tier);
-uint32_t prefix_unkeep(struct prefix *p, uint32_t node, enum tier tier);
+/* The same for a retained state. */
+bool prefix_keep(struct prefix *p, uint32_t node);
+uint32_t prefix_unkeep(struct prefix *p, uint32_t node);
 /* For a live sequence that made room: its bytes stay in some tier. false: the node is gone. */
 void prefix_park(struct prefix *p, uint32_t node);
 bool prefix_unpark(struct prefix *p, uint32_t node);
-/* users - 1; the parent, if this was the last: then the caller releases that in the same way (which
- * may free `node`). Else NODE_NONE. */
+/* users - 1; the parent, if this was the last: then the caller releases that in the same way
+ * (which may free `node`: use it before). Else NODE_NONE. */
 uint32_t prefix_release(struct prefix *p, uint32_t node);
 
 /* May the copy be given up in that tier now? What is in use stays, but for a copy in KV-RAM of what
@@ -236,7 +227,7 @@ static inline bool prefix_may_leave(const struct prefix *p, uint32_t node, enum 
 		       (!used || !protection(used_pages_stay));
 	if (((n->moves & NODE_FILLING_RAM) || n->ram_pins) && protection(places_wait_for_copies))
 		return false;
-	if (n->parked || (n->kept_in_ram && protection(states_stay_whole)))
+	if (n->parked)
 		return false;
 	return !used || !protection(used_pages_stay) ||
 	       (node_is_on_device(n) && !(n->moves & NODE_LEAVING));

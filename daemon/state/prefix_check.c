@@ -19,24 +19,19 @@ static const char *check_node(const struct prefix *p, uint32_t at)
 	if (n->kind == NODE_ROOT) {
 		if (n->parent != NODE_NONE || has_copy(n))
 			return "a root has a parent or a copy";
-		return n->users || n->kept || n->kept_in_ram || n->children
-			   ? NULL
-			   : "a root is needed by nobody";
+		return n->users || n->kept || n->children ? NULL : "a root is needed by nobody";
 	}
 	if (n->parent >= p->fresh)
 		return "a node has no parent";
 	parent = &p->nodes[n->parent];
 	if (parent->kind == NODE_FREE)
 		return "the parent of a node is gone";
-	if (!has_copy(n) && !n->children && !n->users && !n->kept && !n->kept_in_ram && !n->parked)
+	if (!has_copy(n) && !n->children && !n->users && !n->kept && !n->parked)
 		return "a node is needed by nobody";
-	if ((n->users && !parent->users) || (n->kept && !parent->kept) ||
-	    (n->kept_in_ram && !parent->kept_in_ram))
+	if ((n->users && !parent->users) || (n->kept && !parent->kept))
 		return "a node is used and its parent is not";
-	if (n->state != STATE_NONE && !n->kept && !n->kept_in_ram)
+	if (n->state != STATE_NONE && !n->kept)
 		return "a retained state does not keep its node";
-	if (n->kept_in_ram && n->copies[TIER_RAM] == COPY_NONE && protection(states_stay_whole))
-		return "a page of a state in KV-RAM has no copy there";
 	if (n->length < p->page_tokens &&
 	    (n->children || !(parent->partial_lengths & 1ull << (n->length - 1))))
 		return "a partial page has children, or its parent does not know its length";

@@ -187,11 +187,6 @@ uint32_t retain_next(const struct retain *r, enum tier tier, uint64_t namespaces
 /* Where a page of a run would stand in KV-RAM. */
 struct retain_rank retain_rank(const struct retain *r, uint32_t node);
 
-/* For a plan: the run of a page that is next to go from KV-RAM is passed over until it is put back,
- * the last one first; nothing else happens meanwhile. How many pages it has there. */
-uint32_t retain_pass_over(struct retain *r, uint32_t node);
-void retain_put_back(struct retain *r, uint32_t node);
-
 /* ---- what is learned, for people ---- */
 
 struct retain_counts {                  /* of the learned order, they only grow */

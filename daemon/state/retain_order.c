@@ -299,17 +299,3 @@ struct retain_rank retain_rank(const struct retain *r, uint32_t node)
 		return (struct retain_rank){0};
 	return rank_in(r, &r->runs[run], TIER_RAM);
 }
-
-uint32_t retain_pass_over(struct retain *r, uint32_t node)
-{
-	uint32_t run = r->prefix->nodes[node].run;
-
-	must(r->runs[run].in[TIER_RAM].ordered);
-	order_leave(r, run, TIER_RAM);
-	return r->runs[run].in[TIER_RAM].count;
-}
-
-void retain_put_back(struct retain *r, uint32_t node)
-{
-	order_enter(r, r->prefix->nodes[node].run, TIER_RAM);
-}

@@ -152,7 +152,7 @@ static void note_what_is_there(struct arena_whole *w)
 {
 	char nodes[80] = "";
 
-	if (w->memory.nodes > 1)
+	if (w->memory.nodes)
 		snprintf(nodes, sizeof(nodes), "interleaved over %" PRIu32 " NUMA nodes, ",
 			 w->memory.nodes);
 	else if (w->memory.refused)
@@ -282,7 +282,7 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 			 wish->bytes, FRAME_BYTES);
 		return -EINVAL;
 	}
-	if (wish->numa_node >= 0 && !nodes_have(wish->numa_node, &there)) {
+	if (wish->numa_node >= 0 && !arena_memory_has_node(wish->numa_node, &there)) {
 		snprintf(why, ARENA_NOTE_BYTES,
 			 "KV-RAM is to lie on NUMA node %d, which this process does not have: "
 			 "the first that it has is %d",
@@ -297,27 +297,6 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 	else if (!r && arena_limits_huge(&limits, bytes, short_of_huge) != 0)
 		r = arena_limits_memory(&limits, bytes, why);
 	return r;
-}
-
-void arena_explain(const struct arena_wish *wish, int result, char why[ARENA_NOTE_BYTES])
-{
-	uint64_t bytes = whole_frames(wish->bytes);
-
-	if (arena_check(wish, why))
-		return;
-	if (result == -ENOMEM && wish->require_huge)
-		snprintf(why, ARENA_NOTE_BYTES,
-			 "KV-RAM wants %" PRIu64 " bytes of huge pages, which were free and cannot "
-			 "be had: others take them, or the limit of a control group "
-			 "(hugetlb.*.max) or of a NUMA node is lower: start again, raise it, or "
-			 "lower kv_ram_bytes",
-			 bytes);
-	else
-		snprintf(why, ARENA_NOTE_BYTES,
-			 "KV-RAM wants %" PRIu64 " bytes in one file, and the kernel refuses it "
-			 "(%s): lower kv_ram_bytes, or raise what limits the address space, the "
-			 "descriptors or the memory of the daemon",
-			 bytes, strerror(-result));
 }
 
 static int make_memory(struct arena_whole *w, const struct arena_wish *wish)
@@ -335,7 +314,7 @@ static int make_memory(struct arena_whole *w, const struct arena_wish *wish)
 	    .name = "kvhost-headers",
 	    .bytes = (uint64_t)w->arena.most_objects * RECORD_BYTES,
 	    .part_bytes = ARENA_HEADERS_AHEAD * RECORD_BYTES,
-	    .numa_node = NODES_ANYWHERE,
+	    .numa_node = ARENA_ANYWHERE,
 	};
 	int r = arena_memory_make(&memory, &w->memory);
 

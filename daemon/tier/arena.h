@@ -31,9 +31,10 @@
 
 #include "daemon/base/worker.h"
 #include "daemon/state/frames.h"
-#include "daemon/tier/nodes.h"
 
 #define ARENA_NOTE_BYTES    320
+#define ARENA_INTERLEAVE    (-1) /* over all NUMA nodes that have memory and processors */
+#define ARENA_ANYWHERE      (-2)
 #define ARENA_CHUNK_MAX     (1ull << 30)
 #define ARENA_THREADS_MAX   8
 #define ARENA_HEADERS_AHEAD 1024u
@@ -50,7 +51,7 @@ struct arena_wish {
 	bool require_huge;     /* from the huge-page pool, or not at all; else base pages serve too,
 				* made huge if the kernel can */
 	bool lock;             /* page-lock it */
-	int numa_node;         /* or NODES_INTERLEAVE, NODES_ANYWHERE */
+	int numa_node;         /* or ARENA_INTERLEAVE, ARENA_ANYWHERE */
 	uint32_t threads;      /* that populate a chunk: 1 .. ARENA_THREADS_MAX */
 };
 
@@ -94,9 +95,6 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES]);
  * call anything but arena_free. */
 int arena_new(const struct arena_wish *wish, struct executor *work, void (*changed)(void *context),
 	      void *context, struct arena **out);
-/* Why it failed, with this result, although arena_check had said that it could be had: others may
- * have taken what was there, or something stands in the way that the check does not see. */
-void arena_explain(const struct arena_wish *wish, int result, char why[ARENA_NOTE_BYTES]);
 /* Asks for no more chunks: an arena that is still arriving becomes PARTIAL. true: no job of its own
  * is on its way; until then, reap and ask again. */
 bool arena_stop(struct arena *a);

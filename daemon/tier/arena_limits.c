@@ -219,7 +219,7 @@ int arena_limits_huge(const struct arena_limits *l, uint64_t bytes, char why[ARE
 	if (h->page_bytes == 0) {
 		snprintf(why, ARENA_NOTE_BYTES,
 			 "KV-RAM wants %" PRIu64 " bytes of huge pages, and this host has none: "
-			 "set core.require_hugepages to false",
+			 "let it do without (require_huge off)",
 			 bytes);
 		return -ENOMEM;
 	}

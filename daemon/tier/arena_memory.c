@@ -16,6 +16,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <numa.h>
+#include <numaif.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -24,7 +26,6 @@
 #include "daemon/base/testing.h"
 #include "daemon/base/thread.h"
 #include "daemon/tier/arena.h"
-#include "daemon/tier/nodes.h"
 
 /* Kernel interfaces that are younger than the C library's headers may be. */
 #ifndef MADV_POPULATE_WRITE
@@ -45,6 +46,75 @@ struct populate { /* of one part, by several threads */
 	_Atomic uint64_t next; /* offset of the next piece in the part */
 	_Atomic int result;
 };
+
+/* ---- nodes ---- */
+
+bool arena_memory_has_node(int node, int *there)
+{
+	struct bitmask *allowed;
+	bool has;
+
+	*there = 0;
+	if (numa_available() < 0)
+		return node == 0;
+	allowed = numa_get_mems_allowed();
+	*there = -1;
+	for (unsigned int i = 0; i < allowed->size && *there < 0; i++) {
+		if (numa_bitmask_isbitset(allowed, i))
+			*there = (int)i;
+	}
+	has = node >= 0 && numa_bitmask_isbitset(allowed, (unsigned int)node);
+	numa_bitmask_free(allowed);
+	return has;
+}
+
+/* All that this process may use and that have processors: the memory of a device, or one that is
+ * farther away than any other, is a node without. Returns how many. */
+static uint32_t nodes_of_processors(struct bitmask *nodes)
+{
+	struct bitmask *allowed = numa_get_mems_allowed();
+	struct bitmask *processors = numa_allocate_cpumask();
+	uint32_t n = 0;
+
+	for (unsigned int i = 0; i < allowed->size; i++) {
+		if (!numa_bitmask_isbitset(allowed, i) ||
+		    numa_node_to_cpus((int)i, processors) < 0 ||
+		    numa_bitmask_weight(processors) == 0)
+			continue;
+		numa_bitmask_setbit(nodes, i);
+		n++;
+	}
+	numa_bitmask_free(processors);
+	numa_bitmask_free(allowed);
+	return n;
+}
+
+/* The policy is that of the file, for all memory that comes later, whichever thread fetches it. */
+static int set_nodes(struct arena_memory *m, int node)
+{
+	struct bitmask *nodes;
+	int r = 0;
+
+	if (node == ARENA_ANYWHERE || numa_available() < 0)
+		return 0;
+	nodes = numa_allocate_nodemask();
+	if (node == ARENA_INTERLEAVE) {
+		uint32_t n = nodes_of_processors(nodes);
+
+		/* Whoever may not set it has memory all the same. */
+		if (n > 1 && mbind(m->memory, m->bytes, MPOL_INTERLEAVE, nodes->maskp,
+				   nodes->size + 1, 0) < 0)
+			m->refused = -errno;
+		else if (n > 1)
+			m->nodes = n;
+	} else {
+		numa_bitmask_setbit(nodes, (unsigned int)node);
+		if (mbind(m->memory, m->bytes, MPOL_BIND, nodes->maskp, nodes->size + 1, 0) < 0)
+			r = -errno;
+	}
+	numa_bitmask_free(nodes);
+	return r;
+}
 
 /* ---- making ---- */
 
@@ -94,9 +164,8 @@ static int make_of(const struct arena_memory_wish *wish, enum segment_backing ba
 	if (!r && (madvise(m.memory, m.bytes, MADV_DONTFORK) < 0 ||
 		   madvise(m.memory, m.bytes, MADV_DONTDUMP) < 0))
 		r = -errno;
-	/* The policy is that of the file, for all memory that comes later, whoever fetches it. */
 	if (!r)
-		r = nodes_place(m.memory, m.bytes, wish->numa_node, &m.nodes, &m.refused);
+		r = set_nodes(&m, wish->numa_node);
 	if (r) {
 		arena_memory_free(&m);
 		return r;
@@ -111,7 +180,7 @@ int arena_memory_make(const struct arena_memory_wish *wish, struct arena_memory 
 
 	must(wish->bytes > 0 && wish->part_bytes > 0);
 	if (wish->bytes > INT64_MAX / 2 ||
-	    (wish->numa_node >= 0 && !nodes_have(wish->numa_node, &there)))
+	    (wish->numa_node >= 0 && !arena_memory_has_node(wish->numa_node, &there)))
 		return -EINVAL;
 	if (wish->pool || wish->require_pool)
 		r = make_of(wish, SEGMENT_HUGETLB, segment_huge_page_bytes(), out);

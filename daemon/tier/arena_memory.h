@@ -22,7 +22,7 @@ struct arena_memory_wish {
 	bool pool;           /* from the huge-page pool, if it has so much */
 	bool require_pool;   /* or not at all */
 	bool collapse;       /* else of base pages that the kernel makes huge, if it can */
-	int numa_node;       /* or NODES_INTERLEAVE, NODES_ANYWHERE */
+	int numa_node;       /* or ARENA_INTERLEAVE, ARENA_ANYWHERE */
 };
 
 struct arena_memory {
@@ -56,5 +56,8 @@ void arena_memory_discard(struct arena_memory *m, uint64_t from, uint64_t bytes)
 
 /* Of what pages it is, while no part is being filled. */
 struct segment arena_memory_backing(const struct arena_memory *m);
+
+/* Is there such a node for this process? The first that is, in `there`, or -1. */
+bool arena_memory_has_node(int node, int *there);
 
 #endif

@@ -63,7 +63,6 @@ struct device_memory {                   /* a pool's part on this device; made b
 	uint64_t retained_bytes; /* slots of retained states, in memory of their own */
 	struct segment retained;
 	struct segment segment; /* CPU backend: page i at memory + i * page_stride */
-	int numa_node;          /* set at MAKE, by the device */
 	char *arena;            /* of KV-RAM, borrowed; NULL: none */
 	uint64_t arena_bytes;
 	char huge_note[160]; /* what backing was got, and why not a better one; set by MAKE,
@@ -90,7 +89,6 @@ struct device_job {
 	uint32_t copy_tokens; /* COPY: rows of the first tokens only, to distinct pages; 0: all */
 	const struct device_move *moves; /* MOVE: n of them, one after another */
 	uint32_t n_moved;                /* MOVE that failed: so many were done before */
-	uint32_t n_copies;               /* MOVE: in so many copies, as neighbours go at once */
 	uint64_t busy_ns;                /* MOVE: how long the device worked on it */
 	void *window;                    /* MOVE */
 	struct device_rows rows;         /* WRITE, READ */
@@ -104,7 +102,6 @@ struct device {
 	const char *name;                /* "cpu" */
 	struct executor *copies;         /* runs ZERO, COPY, WRITE, READ; reaped by the core */
 	struct executor *work;           /* runs MAKE and FREE; reaped by the core */
-	int numa_node;                   /* of memory that is made; or NODES_* */
 	uint64_t dispatches[DEVICE_OPS]; /* jobs submitted, by operation; the core's */
 };
 

@@ -19,7 +19,6 @@
 #include "daemon/tier/copyorder.h"
 #include "daemon/tier/device_move.h"
 #include "daemon/tier/hugenote.h"
-#include "daemon/tier/nodes.h"
 #include "kernels/format.h"
 #include "shm/guard.h"
 
@@ -42,15 +41,6 @@ static char *page_record(const struct device_memory *m, uint32_t page)
 
 /* MAKE and FREE */
 
-static int place_memory(void *context, void *memory, size_t bytes)
-{
-	const struct device_memory *m = context;
-	uint32_t nodes;
-	int refused;
-
-	return nodes_place(memory, bytes, m->numa_node, &nodes, &refused);
-}
-
 static int make_memory(struct device_job *j)
 {
 	struct device_memory *m = j->memory;
@@ -59,8 +49,6 @@ static int make_memory(struct device_job *j)
 	    .huge = true,
 	    .require_huge = j->require_huge,
 	    .populate = true,
-	    .place = place_memory,
-	    .context = m,
 	};
 	struct huge_pages host;
 	uint64_t bytes;
@@ -451,7 +439,6 @@ static void device_cpu_submit(struct device *d, struct device_job *job)
 		must(job->memory->segment.memory);
 		d->copies->submit(d->copies, &job->job);
 	} else {
-		job->memory->numa_node = d->numa_node;
 		d->work->submit(d->work, &job->job);
 	}
 }
@@ -475,7 +462,6 @@ int device_cpu_new(struct executor *copies, struct executor *work, struct device
 	    .name = "cpu",
 	    .copies = copies,
 	    .work = work,
-	    .numa_node = NODES_ANYWHERE,
 	};
 	*out = d;
 	return 0;

@@ -145,35 +145,18 @@ static int move_window(const struct device_move *m, char *to, const char *from)
 	return 0;
 }
 
-/* May both go at once? Not if b reads what a has written, or the reverse. */
-static bool are_alike(const struct device_move *a, const struct device_move *b)
+/* Does b go on where a ends, on both sides, so that both can go at once? Not if b reads what a has
+ * written, or the reverse. */
+static bool is_next(const struct device_move *a, const struct device_move *b)
 {
 	uint64_t apart = a->to_offset > a->from_offset ? a->to_offset - a->from_offset
 						       : a->from_offset - a->to_offset;
 
 	return a->to == b->to && a->from == b->from && a->from != DEVICE_ZEROS &&
 	       a->to != DEVICE_WINDOW && a->from != DEVICE_WINDOW &&
+	       a->to_offset + a->bytes == b->to_offset &&
+	       a->from_offset + a->bytes == b->from_offset &&
 	       (a->to != a->from || apart >= a->bytes + b->bytes);
-}
-
-/* Does b go on where a ends, on both sides? */
-static bool is_next(const struct device_move *a, const struct device_move *b)
-{
-	return a->to_offset + a->bytes == b->to_offset &&
-	       a->from_offset + a->bytes == b->from_offset && are_alike(a, b);
-}
-
-/* Adds b to a, if it lies right behind or before it. What leaves a device does so from its end. */
-static bool join(struct device_move *a, const struct device_move *b)
-{
-	if (is_next(b, a)) {
-		a->to_offset = b->to_offset;
-		a->from_offset = b->from_offset;
-	} else if (!is_next(a, b)) {
-		return false;
-	}
-	a->bytes += b->bytes;
-	return true;
 }
 
 static int move_one(const struct device_job *j, const struct device_move *m)
@@ -205,18 +188,19 @@ int device_move_run(struct device_job *j)
 {
 	uint32_t n;
 
-	j->n_copies = 0;
 	for (j->n_moved = 0; j->n_moved < j->n; j->n_moved += n) {
 		struct device_move m = j->moves[j->n_moved];
 		int r;
 
 		for (n = 1; j->n_moved + n < j->n; n++) {
-			if (!join(&m, &j->moves[j->n_moved + n]))
+			const struct device_move *next = &j->moves[j->n_moved + n];
+
+			if (!is_next(&m, next))
 				break;
+			m.bytes += next->bytes;
 		}
 		if (atomic_load_explicit(&j->job.cancelled, memory_order_relaxed))
 			return -ECANCELED;
-		j->n_copies++;
 		r = move_one(j, &m);
 		if (r && n > 1) {
 			r = move_single(j, n);

@@ -27,8 +27,7 @@ static void zero_done(struct job *job)
 	struct mover *m = z->mover;
 	int result = job->result;
 
-	/* They are taken in the order in which they were given up: neighbours stay neighbours. */
-	for (uint32_t i = z->job.n; i-- > 0;)
+	for (uint32_t i = 0; i < z->job.n; i++)
 		pages_clean(m->pages, z->pages[i], result == 0);
 	if (result == 0)
 		m->zeroed += z->job.n;

@@ -56,162 +56,236 @@ void ram_set_share(struct ram *r, uint16_t name_space, uint64_t quota_bytes,
 	r->has_rules |= quota_bytes || guaranteed_bytes;
 }
 
+/* ---- who goes ---- */
+
+enum ram_claim { /* of a namespace on what it holds, the weakest first */
+		 RAM_OVER_QUOTA = 0,
+		 RAM_ABOVE_GUARANTEE,
+		 RAM_GUARANTEED,
+		 RAM_CLAIMS,
+};
+
+struct candidate {
+	struct ram_pool *pool;
+	uint32_t node;
+	enum ram_claim claim;
+	struct retain_rank rank;
+};
+
+/* With `more` bytes beside what it has. */
+static enum ram_claim claim_of(const struct ram *r, uint16_t name_space, uint64_t more)
+{
+	const struct ram_share *share = &r->shares[name_space];
+	uint64_t held = share->used_bytes + more;
+
+	if (share->quota_bytes && held > share->quota_bytes && protection(quotas_are_kept))
+		return RAM_OVER_QUOTA;
+	return held > share->guaranteed_bytes || !protection(guarantees_are_kept)
+		   ? RAM_ABOVE_GUARANTEE
+		   : RAM_GUARANTEED;
+}
+
+/* What a page promises per second and byte: pools have clocks and page sizes of their own. */
+static double worth(const struct ram *r, const struct candidate *c)
+{
+	double bytes = (double)ram_object_bytes(c->pool);
+	double age_s;
+
+	if (c->pool->pool->retain.learned)
+		return c->rank.index * c->pool->opens_per_s / bytes;
+	age_s = (double)(r->now_ns - c->rank.touched_ns) / NS_PER_SECOND;
+	return 1 / ((age_s < 1e-6 ? 1e-6 : age_s) * bytes);
+}
+
+static bool is_weaker(const struct ram *r, const struct candidate *a, const struct candidate *b)
+{
+	if (a->claim != b->claim)
+		return a->claim < b->claim;
+	if (a->rank.interactive != b->rank.interactive)
+		return b->rank.interactive;
+	if (a->pool == b->pool)
+		return retain_ranks_below(a->rank, b->rank);
+	return worth(r, a) < worth(r, b);
+}
+
+static void consider(const struct ram *r, struct candidate *best, struct ram_pool *rp,
+		     uint64_t namespaces, enum ram_claim claim)
+{
+	struct candidate c = {.pool = rp, .claim = claim};
+
+	c.node = retain_next(&rp->pool->retain, TIER_RAM, namespaces, &c.rank);
+	if (c.node != NODE_NONE && (best->node == NODE_NONE || is_weaker(r, &c, best)))
+		*best = c;
+}
+
+/* Whose pages are of use for one of rp's? */
+typedef bool helps_function(const struct ram_pool *rp, const struct ram_pool *other);
+
+static bool all_help(const struct ram_pool *rp, const struct ram_pool *other)
+{
+	(void)rp;
+	(void)other;
+	return true;
+}
+
+static bool own_help(const struct ram_pool *rp, const struct ram_pool *other)
+{
+	return rp == other;
+}
+
+/* Other pools' pages are of other sizes: are enough of them in one slab's reach? */
+static bool those_with_room_help(const struct ram_pool *rp, const struct ram_pool *other)
+{
+	return rp->size == other->size ||
+	       frames_would_fit(rp->ram->arena->frames, rp->size, RAM_VICTIMS * other->page_bytes);
+}
+
+/* The weakest of some namespaces, in pools that help rp; node NODE_NONE: nothing can go now. */
+static struct candidate weakest(const struct ram_pool *rp, uint64_t namespaces,
+				helps_function *help)
+{
+	const struct ram *r = rp->ram;
+	struct candidate best = {.node = NODE_NONE};
+	uint64_t with_claim[RAM_CLAIMS] = {0};
+
+	if (r->has_rules) {
+		for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
+			if (namespaces >> ns & 1 && r->shares[ns].used_bytes)
+				with_claim[claim_of(r, ns, 0)] |= 1ull << ns;
+		}
+	} else {
+		with_claim[RAM_ABOVE_GUARANTEE] = namespaces;
+	}
+	for (int claim = 0; claim < RAM_CLAIMS && best.node == NODE_NONE; claim++) {
+		if (!with_claim[claim])
+			continue;
+		list_for_each(link, following, (struct list *)(uintptr_t)&r->pools)
+		{
+			struct ram_pool *other = list_entry(link, struct ram_pool, in_ram);
+
+			if (help(rp, other))
+				consider(r, &best, other, with_claim[claim], (enum ram_claim)claim);
+		}
+	}
+	return best;
+}
+
 /* ---- places ---- */
 
-static void enter(struct ram_pool *rp, uint32_t object, uint32_t node, uint32_t image, uint16_t ns)
+static void enter(struct ram_pool *rp, uint32_t object, uint32_t node, uint16_t ns)
 {
 	struct ram *r = rp->ram;
-
 	must(object < r->most && !r->objects[object].pool);
-	/* What a state has taken is given back if not all of it can be had: it is not moved before.
-	 */
-	frames_pin(r->arena->frames, object);
-	r->objects[object] = (struct ram_object){
-	    .pool = rp, .node = node, .image = image, .fresh = true, .name_space = ns};
-	r->used_bytes += ram_bytes_of(rp, image);
-	rp->used_bytes += ram_bytes_of(rp, image);
-	r->shares[ns].used_bytes += ram_bytes_of(rp, image) + RAM_KNOWN_BYTES;
+	r->objects[object] = (struct ram_object){.pool = rp, .node = node, .name_space = ns};
+	r->used_bytes += rp->page_bytes;
+	rp->used_bytes += rp->page_bytes;
+	r->shares[ns].used_bytes += ram_object_bytes(rp);
 }
 
-void ram_bytes_come(struct ram *r, uint32_t object)
-{
-	if (r->objects[object].fresh)
-		frames_unpin(r->arena->frames, object);
-	r->objects[object].fresh = false;
-}
-
-/* Whose place the newcomer may have, so that it fits or, over its quota, so that it may; NULL
- * pool: nobody's. */
-static struct ram_candidate victim_for(const struct ram_candidate *newcomer, uint64_t own,
-				       enum pool_need need, bool over)
+/* Whose place the newcomer may have, so that it fits or, over its quota, so that it may; node
+ * NODE_NONE: nobody's. */
+static struct candidate victim_for(const struct candidate *newcomer, uint64_t own,
+				   enum pool_need need, bool over)
 {
 	const struct ram_pool *rp = newcomer->pool;
-	struct ram_candidate victim = ram_weakest(
-	    rp, over ? own : UINT64_MAX,
-	    over || newcomer->image != IMAGE_NONE ? RAM_ALL_HELP : RAM_THOSE_WITH_ROOM_HELP);
+	struct candidate victim =
+	    over ? weakest(rp, own, all_help) : weakest(rp, UINT64_MAX, those_with_room_help);
 
 	/* Over its quota it may only take the place of what is its own. */
 	if (over)
 		victim.claim = newcomer->claim;
 	/* What is live goes before all that is retained. */
-	if (!victim.pool || need == POOL_NEED_LIVE || ram_is_weaker(rp->ram, &victim, newcomer) ||
-	    !protection(only_what_ranks_below_goes))
+	if (victim.node == NODE_NONE || need == POOL_NEED_LIVE ||
+	    is_weaker(rp->ram, &victim, newcomer) || !protection(only_what_ranks_below_goes))
 		return victim;
 	/* What it must have it takes from its own: what stands on it is there. */
-	return need == POOL_NEED_HEAD ? ram_weakest(rp, own, RAM_OWN_HELP)
-				      : (struct ram_candidate){0};
+	return need ? weakest(rp, own, own_help) : (struct candidate){.node = NODE_NONE};
 }
 
-enum refusal { /* why nothing makes room */
-	       REFUSED_BY_RANK,
-	       REFUSED_BY_QUOTA,
-	       REFUSED_BUSY, /* what could is in use, or on its way */
-};
+#ifdef KVHOST_TESTING
+void (*ram_displace_hook)(const struct ram_pool *rp, uint32_t newcomer, enum pool_need need,
+			  uint32_t victim);
 
-/* What must have a place waits for one. States are counted as a whole, by their pool. */
-static int refuse_place(struct ram_pool *rp, enum pool_need need, enum refusal why)
+static void tell_displaced(const struct ram_pool *rp, uint32_t node, enum pool_need need,
+			   const struct candidate *victim)
 {
-	struct pool_stats *s = &rp->pool->stats;
-
-	if (need >= POOL_NEED_HEAD)
-		return POOL_WAIT;
-	if (rp->pool->hybrid)
-		return POOL_NEVER;
-	s->ram_refused_quota += why == REFUSED_BY_QUOTA;
-	if (why == REFUSED_BY_RANK && !ram_weakest(rp, UINT64_MAX, RAM_THOSE_WITH_ROOM_HELP).pool)
-		why = REFUSED_BUSY;
-	s->ram_refused_busy += why == REFUSED_BUSY;
-	return POOL_NEVER;
+	if (ram_displace_hook && node != NODE_NONE &&
+	    (victim->node == NODE_NONE || victim->pool == rp))
+		ram_displace_hook(rp, node, need, victim->node);
 }
+#else
+static void tell_displaced(const struct ram_pool *rp, uint32_t node, enum pool_need need,
+			   const struct candidate *victim)
+{
+	(void)rp;
+	(void)node;
+	(void)need;
+	(void)victim;
+}
+#endif
 
-static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum pool_need need,
+static int place_for(struct ram_pool *rp, uint32_t node, uint16_t ns, enum pool_need need,
 		     uint32_t *object)
 {
-	struct ram_pool *rp = newcomer->pool;
 	struct ram *r = rp->ram;
-	uint64_t bytes = ram_bytes_of(rp, newcomer->image) + RAM_KNOWN_BYTES;
-	int size = newcomer->image == IMAGE_NONE ? rp->size : rp->image_size;
-	bool must_have = need >= POOL_NEED_HEAD;
-	enum refusal why = REFUSED_BY_RANK;
+	struct candidate newcomer = {.pool = rp, .node = node};
+	uint64_t bytes = ram_object_bytes(rp);
+	int not_now = need ? POOL_WAIT : POOL_NEVER;
 
-	for (uint32_t i = 0; i < ram_victims_for(newcomer); i++) {
+	if (node != NODE_NONE)
+		newcomer.rank = retain_rank(&rp->pool->retain, node);
+	newcomer.claim = claim_of(r, ns, bytes);
+	for (uint32_t i = 0; i < RAM_VICTIMS; i++) {
 		/* What is live is no retained room. */
-		bool over = need != POOL_NEED_LIVE && ram_claim_of(r, ns, bytes) == RAM_OVER_QUOTA;
-		struct ram_candidate victim = {0};
-		int result = over ? FRAMES_FULL : frames_take(r->arena->frames, size, object);
+		bool over = need != POOL_NEED_LIVE && claim_of(r, ns, bytes) == RAM_OVER_QUOTA;
+		struct candidate victim = {.node = NODE_NONE};
+		int result = over ? FRAMES_FULL : frames_take(r->arena->frames, rp->size, object);
 
 		if (result == 0)
 			return 0;
 		if (result == FRAMES_SPREAD && !r->relocation_fails) {
-			ram_relocate(rp, size);
-			return r->n_plan ? POOL_WAIT : refuse_place(rp, need, REFUSED_BUSY);
+			ram_relocate(rp);
+			return r->n_plan ? POOL_WAIT : not_now;
 		}
 		/* Moves fail: it may be that they do no longer; nobody waits for that. */
 		if (result == FRAMES_SPREAD)
-			ram_relocate(rp, size);
+			ram_relocate(rp);
 		if (result == FRAMES_FULL)
-			victim = victim_for(newcomer, 1ull << ns, need, over);
-		else if (must_have)
-			victim = ram_weakest(rp, 1ull << ns, RAM_OWN_HELP);
-		ram_tell_displaced(newcomer, need, &victim, false);
-		if (over)
-			why = REFUSED_BY_QUOTA;
-		else if (result == FRAMES_SPREAD)
-			why = REFUSED_BUSY;
-		if (!victim.pool)
-			return refuse_place(rp, need, why);
-		ram_give_up(&victim);
+			victim = victim_for(&newcomer, 1ull << ns, need, over);
+		else if (need)
+			victim = weakest(rp, 1ull << ns, own_help);
+		tell_displaced(rp, node, need, &victim);
+		if (victim.node == NODE_NONE)
+			return not_now;
+		victim.pool->pool->stats.ram_displaced++;
+		pool_give_up_ram(victim.pool->pool, victim.node);
 	}
-	return refuse_place(rp, need, why);
+	return not_now;
 }
 
-static int ram_take(void *context, uint32_t node, enum pool_need need, uint32_t *place)
+static uint64_t left(uint64_t all, uint64_t taken)
 {
-	struct ram_pool *rp = context;
-	uint16_t ns = rp->pool->prefix.nodes[node].name_space;
-	struct ram_candidate newcomer = {
-	    .pool = rp,
-	    .node = node,
-	    .image = IMAGE_NONE,
-	    .claim = ram_claim_of(rp->ram, ns, ram_object_bytes(rp)),
-	    .rank = rp->pool->hybrid ? rp->planned : retain_rank(&rp->pool->retain, node)};
-	int r = place_for(&newcomer, ns, need, place);
-
-	if (r == 0)
-		enter(rp, *place, node, IMAGE_NONE, ns);
-	return r;
+	return all > taken ? all - taken : 0;
 }
 
-static int ram_take_image(void *context, uint32_t image, enum pool_need need, uint32_t *place)
+static uint64_t least(uint64_t a, uint64_t b)
 {
-	struct ram_pool *rp = context;
-	const struct image *it = &rp->pool->images.image[image];
-	struct ram_candidate newcomer = ram_newcomer(rp, image);
-	int r = place_for(&newcomer, it->name_space, need, place);
-
-	rp->planned = newcomer.rank;
-	if (r == 0)
-		enter(rp, *place, it->node, image, it->name_space);
-	return r;
+	return a < b ? a : b;
 }
 
-static int ram_take_private(void *context, uint16_t name_space, uint32_t *place)
+/* That live sequences have here, at most. */
+static uint64_t live_pages(const struct pool *p)
 {
-	struct ram_pool *rp = context;
-	struct ram_candidate newcomer = {
-	    .pool = rp, .node = NODE_NONE, .image = IMAGE_NONE, .claim = RAM_GUARANTEED};
-	int r = place_for(&newcomer, name_space, POOL_NEED_LIVE, place);
-
-	if (r)
-		return r;
-	enter(rp, *place, NODE_NONE, IMAGE_NONE, name_space);
-	return 0;
+	return p->in_ram_private + p->parked;
 }
 
-/* What the pools were promised in KV-RAM, in bytes, but for one of them. */
-static uint64_t promised_to_others(const struct ram_pool *rp)
+struct promised { /* of KV-RAM, to live sequences */
+	uint64_t pages, bytes;
+};
+
+static struct promised promised_to_others(const struct ram_pool *rp)
 {
-	uint64_t bytes = 0;
+	struct promised sum = {0};
 
 	list_for_each(link, following, &rp->ram->pools)
 	{
@@ -219,23 +293,90 @@ static uint64_t promised_to_others(const struct ram_pool *rp)
 		const struct pool *p = other->pool;
 		uint64_t pages = p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED];
 
-		if (other != rp && pages > p->limits.pages)
-			bytes += (pages - p->limits.pages) * ram_object_bytes(other);
+		if (other == rp)
+			continue;
+		pages = left(pages, p->limits.pages);
+		if (p->limits.overcommit)
+			pages = least(pages, live_pages(p));
+		sum.pages += pages;
+		sum.bytes += pages * ram_object_bytes(other);
 	}
-	return bytes;
+	return sum;
 }
 
-/* Slabs waste up to 6 %; a window of what moves is kept free, an eighth at most. */
-static uint64_t ram_room(void *context)
+/* Slabs waste up to 6 %; a window of what moves is kept free, an eighth at most: through it pages
+ * change places when both tiers are full of what was promised. */
+static uint64_t left_by_others(const struct ram_pool *rp)
 {
-	const struct ram_pool *rp = context;
 	const struct arena *a = rp->ram->arena;
+	struct promised others = promised_to_others(rp);
 	uint64_t bytes = a->arrived_bytes - a->arrived_bytes / 16;
 	uint64_t window = RAM_JOBS * (RAM_JOB_BYTES + rp->page_bytes);
-	uint64_t taken = promised_to_others(rp) + (window < bytes / 8 ? window : bytes / 8);
-	uint64_t pages = bytes > taken ? (bytes - taken) / ram_object_bytes(rp) : 0;
+	uint64_t objects = least(RAM_JOBS * RAM_JOB_MOVES, a->most_objects / 8);
 
-	return pages < a->most_objects ? pages : a->most_objects;
+	bytes = left(bytes, others.bytes + least(window, bytes / 8));
+	objects = left(a->most_objects, others.pages + (objects ? objects : 1));
+	return least(bytes / ram_object_bytes(rp), objects);
+}
+
+static uint64_t ram_room(void *context)
+{
+	return left_by_others(context);
+}
+
+/* What is not promised takes nothing of what is: a pool that promises more than there is has no
+ * more here than is left by the others. */
+static bool may_take_live(const struct ram_pool *rp, uint64_t more)
+{
+	const struct pool *p = rp->pool;
+
+	return !p->limits.overcommit || live_pages(p) + more <= left_by_others(rp);
+}
+
+static bool ram_is_full(void *context)
+{
+	struct ram_pool *rp = context;
+	struct ram *r = rp->ram;
+	uint32_t object;
+
+	list_for_each(link, following, &r->pools)
+	{
+		if (!ram_pool_is_quiet(list_entry(link, struct ram_pool, in_ram)))
+			return false;
+	}
+	if (!may_take_live(rp, 1))
+		return true;
+	if (place_for(rp, NODE_NONE, 0, POOL_NEED_LIVE, &object))
+		return r->n_plan == 0;
+	frames_give(r->arena->frames, object);
+	return false;
+}
+
+static int ram_take(void *context, uint32_t node, enum pool_need need, uint32_t *place)
+{
+	struct ram_pool *rp = context;
+	uint16_t ns = rp->pool->prefix.nodes[node].name_space;
+	int r = POOL_WAIT;
+
+	if (need != POOL_NEED_LIVE || may_take_live(rp, 0))
+		r = place_for(rp, node, ns, need, place);
+	if (r == 0)
+		enter(rp, *place, node, ns);
+	return r;
+}
+
+static int ram_take_private(void *context, uint16_t name_space, uint32_t *place)
+{
+	struct ram_pool *rp = context;
+	int r = POOL_WAIT;
+
+	if (may_take_live(rp, 1))
+		r = place_for(rp, NODE_NONE, name_space, POOL_NEED_LIVE, place);
+	if (r)
+		return r;
+	enter(rp, *place, NODE_NONE, name_space);
+	frames_pin(rp->ram->arena->frames, *place);
+	return 0;
 }
 
 static void ram_give(void *context, uint32_t place)
@@ -245,15 +386,14 @@ static void ram_give(void *context, uint32_t place)
 	struct ram_object *o = &r->objects[place];
 	struct ram_share *share = &r->shares[o->name_space];
 
-	uint64_t bytes = ram_bytes_of(rp, o->image);
-
-	must(o->pool == rp && r->used_bytes >= bytes && rp->used_bytes >= bytes);
-	must(share->used_bytes >= bytes + RAM_KNOWN_BYTES);
-	r->used_bytes -= bytes;
-	rp->used_bytes -= bytes;
-	share->used_bytes -= bytes + RAM_KNOWN_BYTES;
+	must(o->pool == rp && r->used_bytes >= rp->page_bytes && rp->used_bytes >= rp->page_bytes);
+	must(share->used_bytes >= ram_object_bytes(rp));
+	r->used_bytes -= rp->page_bytes;
+	rp->used_bytes -= rp->page_bytes;
+	share->used_bytes -= ram_object_bytes(rp);
 	record_set_state(arena_header(r->arena, place), RECORD_FREE);
-	ram_bytes_come(r, place);
+	if (o->node == NODE_NONE)
+		frames_unpin(r->arena->frames, place);
 	frames_give(r->arena->frames, place);
 	*o = (struct ram_object){0};
 }
@@ -277,59 +417,40 @@ static int queue_init(struct ram_queue *q, struct ram_pool *rp, uint32_t pages, 
 	return 0;
 }
 
-static uint64_t pieces_of(uint64_t bytes)
-{
-	return (bytes + FRAME_BYTES - 1) / FRAME_BYTES;
-}
-
 int ram_pool_init(struct ram_pool *rp, struct ram *r, struct pool *pool, struct device *device,
-		  struct device_memory *memory, uint64_t image_bytes, void (*moved)(void *context),
-		  void *context)
+		  struct device_memory *memory, void (*moved)(void *context), void *context)
 {
 	uint64_t bytes = memory->geometry->page_stride;
-	int size, image_size = -1;
+	uint64_t pieces = (bytes + FRAME_BYTES - 1) / FRAME_BYTES;
+	int size;
 
 	*rp = (struct ram_pool){0};
-	if (pieces_of(bytes) > RAM_PIECES_MAX || pieces_of(image_bytes) > RECORD_EXTENTS_MAX)
+	if (pieces > RAM_PIECES_MAX)
 		return -E2BIG;
-	if (bytes > r->arena->bytes || image_bytes > r->arena->bytes)
-		return -ENOSPC;
-	size = frames_size(r->arena->frames, bytes);
+	size = bytes > r->arena->bytes ? -ENOSPC : frames_size(r->arena->frames, bytes);
 	if (size < 0)
 		return size;
-	if (image_bytes)
-		image_size = frames_size(r->arena->frames, image_bytes);
-	if (image_bytes && image_size < 0) {
-		frames_forget_size(r->arena->frames, size);
-		return image_size;
-	}
 	*rp = (struct ram_pool){.ram = r,
 				.pool = pool,
 				.device = device,
 				.memory = memory,
 				.below = {.take = ram_take,
-					  .take_image = ram_take_image,
-					  .plan = ram_plan,
-					  .spill = ram_spill,
 					  .give = ram_give,
 					  .take_private = ram_take_private,
 					  .room = ram_room,
+					  .is_full = ram_is_full,
 					  .down = ram_down,
 					  .up = ram_up,
 					  .move_private = ram_move_private,
 					  .orphan = ram_orphan,
 					  .context = rp},
 				.size = size,
-				.image_size = image_size,
 				.page_bytes = bytes,
-				.image_bytes = image_bytes,
-				.moves_a_page = (uint32_t)pieces_of(bytes),
+				.moves_a_page = (uint32_t)pieces,
 				.rated_ns = r->now_ns,
 				.rated_tick = pool->retain.tick,
 				.moved = moved,
 				.context = context};
-	list_init(&rp->spills.waiting);
-	rp->spills.image = IMAGE_NONE;
 	list_append(&r->pools, &rp->in_ram);
 	if (queue_init(&rp->down, rp, pool->limits.pages, false) ||
 	    queue_init(&rp->up, rp, pool->limits.pages, true)) {
@@ -347,8 +468,6 @@ void ram_pool_deinit(struct ram_pool *rp)
 	must(rp->used_bytes == 0 && rp->in_flight == 0);
 	if (rp->ram)
 		frames_forget_size(rp->ram->arena->frames, rp->size);
-	if (rp->ram && rp->image_bytes)
-		frames_forget_size(rp->ram->arena->frames, rp->image_size);
 	ram_pool_abandon(rp);
 }
 
@@ -379,58 +498,29 @@ void ram_rate(struct ram_pool *rp, uint64_t now_ns)
 
 /* ---- checks ---- */
 
-static const char *check_object(const struct ram *r, uint32_t i)
-{
-	const struct ram_object *o = &r->objects[i];
-	enum record_state state = record_state(arena_header(r->arena, i));
-	const struct pool *p = o->pool->pool;
-	const struct node *n;
-
-	if (o->image != IMAGE_NONE)
-		return p->images.image[o->image].place == i
-			   ? NULL
-			   : "a state and the place of its image do not name each other";
-	if (o->node == NODE_NONE)
-		return state == RECORD_FREE ? NULL
-					    : "a private page has a record that would be served";
-	n = &p->prefix.nodes[o->node];
-	if (n->kind == NODE_FREE || n->copies[TIER_RAM] != i)
-		return "a node and its place in KV-RAM do not name each other";
-	return (state == RECORD_VALID) == node_is_in_ram(n)
-		   ? NULL
-		   : "a record does not say whether its bytes are there";
-}
-
-static const char *check_pools(const struct ram *r)
-{
-	list_for_each(link, following, (struct list *)(uintptr_t)&r->pools)
-	{
-		const struct ram_pool *rp = list_entry(link, struct ram_pool, in_ram);
-
-		if (rp->used_bytes !=
-		    (rp->pool->in_ram + rp->pool->in_ram_private) * rp->page_bytes +
-			rp->pool->images.in_ram * rp->image_bytes)
-			return "a pool has other bytes in KV-RAM than pages and images there";
-	}
-	return NULL;
-}
-
 const char *ram_check(const struct ram *r)
 {
 	uint64_t used = 0, objects = 0, by_namespace[RETAIN_NAMESPACES] = {0};
-	const char *wrong;
 
 	for (uint32_t i = 0; i < r->most && objects < frames_sums(r->arena->frames).objects; i++) {
 		const struct ram_object *o = &r->objects[i];
+		const struct node *n;
 
 		if (!o->pool)
 			continue;
 		objects++;
-		used += ram_bytes_of(o->pool, o->image);
-		by_namespace[o->name_space] += ram_bytes_of(o->pool, o->image) + RAM_KNOWN_BYTES;
-		wrong = check_object(r, i);
-		if (wrong)
-			return wrong;
+		used += o->pool->page_bytes;
+		by_namespace[o->name_space] += ram_object_bytes(o->pool);
+		if (o->node == NODE_NONE) {
+			if (record_state(arena_header(r->arena, i)) != RECORD_FREE)
+				return "a private page has a record that would be served";
+			continue;
+		}
+		n = &o->pool->pool->prefix.nodes[o->node];
+		if (n->kind == NODE_FREE || n->copies[TIER_RAM] != i)
+			return "a node and its place in KV-RAM do not name each other";
+		if ((record_state(arena_header(r->arena, i)) == RECORD_VALID) != node_is_in_ram(n))
+			return "a record does not say whether its bytes are there";
 	}
 	if (objects != frames_sums(r->arena->frames).objects || used != r->used_bytes)
 		return "the objects of the arena are not those of the pools";
@@ -438,6 +528,13 @@ const char *ram_check(const struct ram *r)
 		if (by_namespace[ns] != r->shares[ns].used_bytes)
 			return "a namespace is charged for other bytes in KV-RAM than it has";
 	}
-	wrong = check_pools(r);
-	return wrong ? wrong : frames_check(r->arena->frames);
+	list_for_each(link, following, (struct list *)(uintptr_t)&r->pools)
+	{
+		const struct ram_pool *rp = list_entry(link, struct ram_pool, in_ram);
+
+		if (rp->used_bytes !=
+		    (rp->pool->in_ram + rp->pool->in_ram_private) * rp->page_bytes)
+			return "a pool has other bytes in KV-RAM than pages there";
+	}
+	return frames_check(r->arena->frames);
 }

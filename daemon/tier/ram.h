@@ -22,7 +22,7 @@
  */
 
 #include "daemon/base/list.h"
-#include "daemon/state/pool_states.h"
+#include "daemon/state/pool.h"
 #include "daemon/tier/arena.h"
 #include "daemon/tier/device.h"
 
@@ -30,9 +30,7 @@
 #define RAM_JOB_BYTES  (1u << 20) /* unless one page is more */
 #define RAM_JOB_MOVES  64
 #define RAM_PIECES_MAX RAM_JOB_MOVES /* of one page: it goes in one job */
-/* Pages given up for one, at most: where all are small, so many make room for the largest slab of
- * large ones. They go once a slab, and some milliseconds are a slab's worth of copies. */
-#define RAM_VICTIMS 4096
+#define RAM_VICTIMS    64            /* pages given up for one, at most */
 
 /* What is kept to know an object by: its record, and what its pool keeps of its node. */
 #define RAM_KNOWN_BYTES (4096 + 768)
@@ -59,29 +57,14 @@ struct ram_item {        /* a page on its way */
 	struct seq *seq; /* NULL: of none any more */
 };
 
-struct ram_sums { /* of what was moved in one direction; they only grow */
-	uint64_t bytes;
-	uint64_t copies;  /* that it took: neighbours go at once */
-	uint64_t busy_ns; /* of the device for that, whether it succeeded or not */
-};
-
 struct ram_queue { /* pages on their way in one direction, a ring in the order asked for */
 	struct ram_item *items;
 	uint32_t mask;
 	uint32_t told, sent, asked; /* places: told <= sent <= asked */
 	struct ram_job jobs[RAM_JOBS];
 	uint32_t first_job; /* the oldest in flight */
-	struct ram_sums sums;
-};
-
-struct ram_spills { /* images on their way from their slots to the arena, one after another */
-	struct list waiting; /* struct image.in_queue */
-	uint32_t told, asked;
-	uint32_t image; /* the one that is being copied; IMAGE_NONE */
-	uint64_t done;  /* bytes of it */
-	uint64_t busy_ns;
-	struct device_job job;
-	struct device_move moves[RAM_JOB_MOVES];
+	uint64_t bytes;     /* moved, ever */
+	uint64_t busy_ns;   /* of the device for that, whether it succeeded or not */
 };
 
 struct ram_pool { /* a pool that has KV-RAM below it */
@@ -91,15 +74,12 @@ struct ram_pool { /* a pool that has KV-RAM below it */
 	struct device *device;
 	struct device_memory *memory;
 	struct pool_below below;
-	int size;       /* of its pages, in frames */
-	int image_size; /* of its images; -1: it is dense */
-	uint64_t page_bytes, image_bytes;
+	int size; /* of its pages, in frames */
+	uint64_t page_bytes;
 	uint32_t moves_a_page; /* at most: its pieces */
 	uint64_t used_bytes;
 	struct ram_queue down, up;
-	struct ram_spills spills;
-	uint32_t in_flight;         /* jobs */
-	struct retain_rank planned; /* of the state that comes down now */
+	uint32_t in_flight; /* jobs */
 	double opens_per_s;
 	uint64_t rated_ns, rated_tick;
 	/* copies ended, or a place can be had now */
@@ -110,8 +90,6 @@ struct ram_pool { /* a pool that has KV-RAM below it */
 struct ram_object {            /* what lies in the arena under this number */
 	struct ram_pool *pool; /* NULL: nothing */
 	uint32_t node;         /* NODE_NONE: a private page of a live sequence; never relocated */
-	uint32_t image;        /* the image of a state at that node; IMAGE_NONE: a page */
-	bool fresh;            /* nothing has been asked for that comes there; pinned till then */
 	uint16_t name_space;   /* that is charged for it */
 };
 
@@ -150,11 +128,9 @@ void ram_set_share(struct ram *r, uint16_t name_space, uint64_t quota_bytes,
 		   uint64_t guaranteed_bytes, const uint8_t digest[16]);
 
 /* Put KV-RAM below a pool: sets pool->below. The pool, device and memory outlive it. 0, -ENOMEM,
- * -ENOSPC (too many sizes, or larger than the arena) or -E2BIG (a page in more than RAM_PIECES_MAX
- * frames, an image in more than a record names). image_bytes: 0, or of a hybrid pool's states. */
+ * -ENOSPC (too many page sizes) or -E2BIG (a page in more than RAM_PIECES_MAX frames). */
 int ram_pool_init(struct ram_pool *rp, struct ram *r, struct pool *pool, struct device *device,
-		  struct device_memory *memory, uint64_t image_bytes, void (*moved)(void *context),
-		  void *context);
+		  struct device_memory *memory, void (*moved)(void *context), void *context);
 /* Nothing of it is in the arena (pool_drop_ram), nothing in flight. A zeroed one is fine. */
 void ram_pool_deinit(struct ram_pool *rp);
 
@@ -166,13 +142,12 @@ void ram_kick(struct ram *r);
 static inline bool ram_pool_is_quiet(const struct ram_pool *rp)
 {
 	return !rp->ram || (rp->in_flight == 0 && rp->down.told == rp->down.asked &&
-			    rp->up.told == rp->up.asked && rp->spills.told == rp->spills.asked &&
-			    rp->ram->n_plan == 0);
+			    rp->up.told == rp->up.asked && rp->ram->n_plan == 0);
 }
 
 /* What moves now: once it has passed, all of it has landed, whatever moves then. */
 struct ram_marks {
-	uint32_t down, up, images; /* places in the queues */
+	uint32_t down, up; /* places in the queues */
 	bool relocating;
 	uint64_t relocated; /* or failed to be */
 };
@@ -185,20 +160,12 @@ static inline uint64_t ram_object_bytes(const struct ram_pool *rp)
 	return rp->page_bytes + RAM_KNOWN_BYTES;
 }
 
-static inline uint64_t ram_bytes_of(const struct ram_pool *rp, uint32_t image)
-{
-	return image == IMAGE_NONE ? rp->page_bytes : rp->image_bytes;
-}
-
-/* ---- images of retained states, in ram_image.c ---- */
-
-/* One that lies in the arena is copied from, or to: its pieces, in the order of its bytes, stay
- * where they are until the end. A capture: it is there then, if the copy was good. busy_ns: of the
- * device for the copy. */
-void ram_image_begin(struct ram_pool *rp, uint32_t image, bool capture);
-void ram_image_end(struct ram_pool *rp, uint32_t place, bool capture, bool good, uint64_t busy_ns);
-uint32_t ram_image_pieces(const struct ram_pool *rp, uint32_t place);
-struct frames_piece ram_image_piece(const struct ram_pool *rp, uint32_t place, uint32_t i);
+#ifdef KVHOST_TESTING
+/* Called before a page is given up for another one of the same pool; NODE_NONE: none is, so the
+ * newcomer finds no place. NULL: nobody watches. */
+extern void (*ram_displace_hook)(const struct ram_pool *rp, uint32_t newcomer, enum pool_need need,
+				 uint32_t victim);
+#endif
 
 /* Compares sums with what they sum, and the arena with the pools. NULL or what does not hold. */
 const char *ram_check(const struct ram *r);

@@ -7,6 +7,7 @@
 #include "daemon/base/testing.h"
 #include "daemon/state/park.h"
 #include "daemon/tier/ram_internal.h"
+#include "daemon/tier/record.h"
 
 static struct ram_queue *queue_of(struct ram_pool *rp, bool up)
 {
@@ -45,6 +46,20 @@ _Static_assert(RAM_PIECES_MAX * sizeof(struct record_extent) +
 		   RECORD_PARTS_BYTES,
 	       "whatever a page has fits its record");
 
+static uint16_t find_extents(const struct ram *r, uint32_t object,
+			     struct record_extent extents[RAM_PIECES_MAX])
+{
+	uint32_t n = frames_pieces(r->arena->frames, object);
+
+	must(n <= RAM_PIECES_MAX);
+	for (uint32_t i = 0; i < n; i++) {
+		struct frames_piece piece = frames_piece(r->arena->frames, object, i);
+
+		extents[i] = (struct record_extent){.offset = piece.offset, .bytes = piece.bytes};
+	}
+	return (uint16_t)n;
+}
+
 /* What lies in this place is about to be this page. */
 static void describe(struct ram_pool *rp, uint32_t node)
 {
@@ -64,7 +79,7 @@ static void describe(struct ram_pool *rp, uint32_t node)
 				.position = n->position,
 				.n_tokens = n->length,
 				.n_spans = images ? (uint16_t)images->n : 0,
-				.n_extents = ram_find_extents(r, object, extents, RAM_PIECES_MAX),
+				.n_extents = find_extents(r, object, extents),
 				.payload_bytes = rp->page_bytes};
 	struct record_parts parts = {.tokens = prefix_tokens(p, node),
 				     .spans = images ? (const void *)images->image : NULL,
@@ -81,12 +96,7 @@ void ram_down(void *context, uint32_t node)
 	struct ram_pool *rp = context;
 
 	describe(rp, node);
-	if (!protection(headers_wait_for_copies))
-		record_set_state(
-		    arena_header(rp->ram->arena, rp->pool->prefix.nodes[node].copies[TIER_RAM]),
-		    RECORD_VALID);
 	ask(rp, false, item_of(rp, node));
-	ram_bytes_come(rp->ram, rp->pool->prefix.nodes[node].copies[TIER_RAM]);
 }
 
 void ram_up(void *context, uint32_t node)
@@ -122,7 +132,7 @@ static void came(struct ram_pool *rp, bool up, struct ram_item item, int result)
 		result = -EIO;
 	if (protection(places_wait_for_copies))
 		frames_unpin(r->arena->frames, item.place);
-	queue_of(rp, up)->sums.bytes += result ? 0 : rp->page_bytes;
+	queue_of(rp, up)->bytes += result ? 0 : rp->page_bytes;
 	if (item.node == NODE_NONE) {
 		park_moved(rp->pool, item.seq, up, item.index, item.page, item.place, result);
 		return;
@@ -192,16 +202,12 @@ static void tell(struct ram_pool *rp, bool up)
 static void job_done(struct job *job)
 {
 	struct ram_job *j = (struct ram_job *)(void *)job;
-	struct ram_sums *sums = &queue_of(j->pool, j->up)->sums;
 
 	must(j->pool->in_flight > 0);
 	j->pool->in_flight--;
 	j->finished = true;
-	sums->busy_ns += j->job.busy_ns;
-	sums->copies += j->job.n_copies;
-	/* What is left of it may be sent again. */
-	j->job.busy_ns = 0;
-	j->job.n_copies = 0;
+	queue_of(j->pool, j->up)->busy_ns += j->job.busy_ns;
+	j->job.busy_ns = 0; /* what is left of it may be sent again */
 	tell(j->pool, j->up);
 }
 
@@ -278,7 +284,6 @@ void ram_kick(struct ram *r)
 		/* Somebody waits for what comes up. */
 		kick(rp, true);
 		kick(rp, false);
-		ram_spill_kick(rp);
 	}
 }
 
@@ -287,8 +292,7 @@ void ram_kick(struct ram *r)
 struct ram_marks ram_pool_mark(const struct ram_pool *rp)
 {
 	const struct ram *r = rp->ram;
-	struct ram_marks m = {
-	    .down = rp->down.asked, .up = rp->up.asked, .images = rp->spills.asked};
+	struct ram_marks m = {.down = rp->down.asked, .up = rp->up.asked};
 
 	if (r && r->n_plan) {
 		m.relocating = true;
@@ -302,7 +306,6 @@ bool ram_pool_has_passed(const struct ram_pool *rp, struct ram_marks m)
 	const struct ram *r = rp->ram;
 
 	return (int32_t)(rp->down.told - m.down) >= 0 && (int32_t)(rp->up.told - m.up) >= 0 &&
-	       (int32_t)(rp->spills.told - m.images) >= 0 &&
 	       (!m.relocating || r->relocated + r->relocations_failed != m.relocated);
 }
 
@@ -312,29 +315,8 @@ static void set_pinned(const struct ram *r, const struct frames_move *m, bool pi
 {
 	const struct ram_object *o = &r->objects[m->object];
 
-	if (o->image != IMAGE_NONE) {
-		pool_image_moving(o->pool->pool, o->image, pinned);
-		return;
-	}
 	o->pool->pool->prefix.nodes[o->node].ram_pins += pinned ? 1 : UINT16_MAX;
 	retain_look(&o->pool->pool->retain, o->node);
-	if (!pinned)
-		pool_drop_useless(o->pool->pool, o->node);
-}
-
-/* Its record says where it lies now. */
-static void describe_again(struct ram *r, uint32_t object)
-{
-	const struct ram_object *o = &r->objects[object];
-
-	if (o->image != IMAGE_NONE) {
-		ram_describe_image(o->pool, o->image);
-		record_set_state(arena_header(r->arena, object), RECORD_VALID);
-		return;
-	}
-	describe(o->pool, o->node);
-	if (node_is_in_ram(&o->pool->pool->prefix.nodes[o->node]))
-		record_set_state(arena_header(r->arena, object), RECORD_VALID);
 }
 
 static void relocated(struct job *job)
@@ -351,8 +333,12 @@ static void relocated(struct job *job)
 		frames_moved(r->arena->frames, &r->plan[i], copied);
 		r->relocated += copied;
 		r->relocations_failed += !copied;
-		if (copied)
-			describe_again(r, object);
+		if (copied) {
+			describe(r->objects[object].pool, r->objects[object].node);
+			if (node_is_in_ram(&r->objects[object]
+						.pool->pool->prefix.nodes[r->objects[object].node]))
+				record_set_state(arena_header(r->arena, object), RECORD_VALID);
+		}
 		set_pinned(r, &r->plan[i], false);
 	}
 	r->n_plan = 0;
@@ -364,12 +350,12 @@ static void relocated(struct job *job)
 	}
 }
 
-void ram_relocate(struct ram_pool *rp, int size)
+void ram_relocate(struct ram_pool *rp)
 {
 	struct ram *r = rp->ram;
 
 	if (r->n_plan ||
-	    frames_plan_move(r->arena->frames, size, r->plan, FRAMES_MOVES_MAX, &r->n_plan))
+	    frames_plan_move(r->arena->frames, rp->size, r->plan, FRAMES_MOVES_MAX, &r->n_plan))
 		return;
 	for (uint32_t i = 0; i < r->n_plan; i++) {
 		r->moves[i] = (struct device_move){.to = DEVICE_ARENA,

@@ -53,25 +53,11 @@ struct kvhost_sequence *hybrid_open(struct engine *e, const uint32_t *tokens, ui
 
 void hybrid_fill(uint8_t *to, uint64_t bytes, uint32_t number, uint32_t section)
 {
-	uint32_t x = number * 2654435761u + section, word;
+	uint32_t x = number * 2654435761u + section;
 
-	for (uint64_t i = 0; i < bytes; i += sizeof(word)) {
+	for (uint64_t i = 0; i < bytes; i++) {
 		x = x * 1664525u + 1013904223u;
-		word = x ^ x >> 16;
-		memcpy(to + i, &word, bytes - i < sizeof(word) ? bytes - i : sizeof(word));
-	}
-}
-
-static void write_image(struct engine *e, struct kvhost_step *step, uint32_t number)
-{
-	for (uint32_t i = 0; i < 3; i++) {
-		uint64_t bytes = e->info->sections[i].bytes;
-		uint8_t *image = malloc(bytes);
-
-		assert_non_null(image);
-		hybrid_fill(image, bytes, number, i);
-		assert_int_equal(kvhost_image_write(step, i, 0, image, bytes), 0);
-		free(image);
+		to[i] = (uint8_t)(x >> 24);
 	}
 }
 
@@ -80,7 +66,15 @@ void hybrid_step(struct engine *e, struct kvhost_sequence *seq, uint32_t to, uin
 	struct kvhost_step step;
 
 	assert_int_equal(kvhost_step_begin(seq, to, 0, &step), 0);
-	write_image(e, &step, number);
+	for (uint32_t i = 0; i < 3; i++) {
+		uint64_t bytes = e->info->sections[i].bytes;
+		uint8_t *image = malloc(bytes);
+
+		assert_non_null(image);
+		hybrid_fill(image, bytes, number, i);
+		assert_int_equal(kvhost_image_write(&step, i, 0, image, bytes), 0);
+		free(image);
+	}
 	assert_int_equal(kvhost_step_commit(&step, to - step.start_tokens, NULL, 0, NULL, 0), 0);
 }
 
@@ -108,53 +102,4 @@ uint32_t hybrid_checkpoint(struct kvhost_sequence *seq)
 
 	assert_int_equal(kvhost_checkpoint(seq, kvhost_committed(seq), &outcome), 0);
 	return outcome;
-}
-
-/* ---- stamped ---- */
-
-/* The number of the image of the state after these tokens. */
-static uint32_t number_of(const uint32_t *tokens, uint32_t n)
-{
-	uint32_t number = n;
-
-	for (uint32_t i = 0; i < n; i++)
-		number = (number ^ tokens[i]) * 16777619u;
-	return number;
-}
-
-void hybrid_compute(struct engine *e, struct kvhost_sequence *seq, const uint32_t *tokens,
-		    uint32_t to)
-{
-	struct kvhost_step step;
-
-	assert_int_equal(kvhost_step_begin(seq, to, 0, &step), 0);
-	stamped_write(e, seq, &step, tokens, to);
-	write_image(e, &step, number_of(tokens, to));
-	assert_int_equal(kvhost_step_commit(&step, to - step.start_tokens, NULL, 0, NULL, 0), 0);
-}
-
-bool hybrid_has(struct engine *e, struct kvhost_sequence *seq, const uint32_t *tokens, uint32_t n)
-{
-	return kvhost_committed(seq) == n && hybrid_is(e, seq, number_of(tokens, n)) &&
-	       stamped_is(e, seq, tokens, n);
-}
-
-struct kvhost_open_result hybrid_serve(struct engine *e, const struct kvhost_prompt *prompt)
-{
-	struct kvhost_open_result found = {0};
-	struct kvhost_sequence *seq = NULL;
-
-	assert_int_equal(kvhost_open(e->pool, prompt, &seq, &found), 0);
-	assert_int_equal(kvhost_committed(seq), found.cached_tokens);
-	if (found.cached_tokens)
-		assert_true(hybrid_has(e, seq, prompt->tokens, found.cached_tokens));
-	for (uint32_t i = 0; i < found.n_points; i++) {
-		hybrid_compute(e, seq, prompt->tokens, found.points[i]);
-		(void)hybrid_checkpoint(seq);
-	}
-	if (kvhost_committed(seq) < prompt->n_tokens)
-		hybrid_compute(e, seq, prompt->tokens, prompt->n_tokens);
-	assert_true(hybrid_has(e, seq, prompt->tokens, prompt->n_tokens));
-	assert_int_equal(kvhost_close(&seq), 0);
-	return found;
 }

@@ -9,7 +9,7 @@
  * fails the test. An engine belongs to one thread.
  */
 
-#include "tests/e2e/stamped.h"
+#include "tests/e2e/engine.h"
 
 #define HYBRID_PAGE  16 /* tokens of a page */
 #define HYBRID_EXTRA 101
@@ -36,15 +36,6 @@ void hybrid_step(struct engine *e, struct kvhost_sequence *seq, uint32_t to, uin
 /* Does the committed state have the image of that number? */
 bool hybrid_is(struct engine *e, struct kvhost_sequence *seq, uint32_t number);
 uint32_t hybrid_checkpoint(struct kvhost_sequence *seq); /* enum kvhost_capture */
-
-/* Whose rows and image follow from its tokens (stamped.h): a step to `to` tokens; are those of the
- * first n, all that is committed, as they must be? */
-void hybrid_compute(struct engine *e, struct kvhost_sequence *seq, const uint32_t *tokens,
-		    uint32_t to);
-bool hybrid_has(struct engine *e, struct kvhost_sequence *seq, const uint32_t *tokens, uint32_t n);
-/* Open, look at what was found, compute the rest with a capture at every point, look at all of it,
- * close. */
-struct kvhost_open_result hybrid_serve(struct engine *e, const struct kvhost_prompt *prompt);
 
 void hybrid_fill(uint8_t *to, uint64_t bytes, uint32_t number, uint32_t section);
 

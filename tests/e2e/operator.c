@@ -88,34 +88,3 @@ int check_config(const char *variable)
 	assert_true(WIFEXITED(status));
 	return WEXITSTATUS(status);
 }
-
-json_int_t number_at(const json_t *root, const char *path)
-{
-	const json_t *at = root;
-
-	while (at && *path) {
-		size_t n = strcspn(path, ".");
-		char key[64];
-
-		assert_true(n < sizeof(key));
-		memcpy(key, path, n);
-		key[n] = 0;
-		at = json_is_array(at) ? json_array_get(at, strtoul(key, NULL, 10))
-				       : json_object_get(at, key);
-		path += n + (path[n] == '.');
-	}
-	if (!json_is_integer(at))
-		fail_msg("no number at the path that ends with %s", path);
-	return json_integer_value(at);
-}
-
-json_int_t said_number(const char *path)
-{
-	json_t *root = json_loads(operator_output, 0, NULL);
-	json_int_t value;
-
-	assert_non_null(root);
-	value = number_at(root, path);
-	json_decref(root);
-	return value;
-}

@@ -4,8 +4,6 @@
 
 /* operator: the programs that an operator has, against the daemon of one test. Main thread. */
 
-#include <jansson.h>
-
 #include "tests/e2e/daemon.h"
 
 #define OPERATOR_OUTPUT_BYTES 262144
@@ -20,9 +18,5 @@ void read_log(const struct daemon *d);
 
 bool says(const char *text); /* the output has it; else it is shown */
 unsigned count_of(const char *text);
-
-/* A number at a path of keys and indices: "pools.0.moves.spills". */
-json_int_t number_at(const json_t *root, const char *path);
-json_int_t said_number(const char *path); /* of the output */
 
 #endif

@@ -156,29 +156,22 @@ bool stamped_is(struct engine *e, struct kvhost_sequence *seq, const uint32_t *t
 	return same;
 }
 
-void stamped_write(struct engine *e, struct kvhost_sequence *seq, struct kvhost_step *step,
-		   const uint32_t *tokens, uint32_t to)
-{
-	uint64_t *hash = hashes_of(tokens, to);
-
-	if (e->info->memory)
-		(void)walk_memory(e, seq, hash, step->start_tokens, to, true);
-	else
-		(void)walk_requests(e, seq, step, hash, step->start_tokens, to);
-	free(hash);
-}
-
 void stamped_fill(struct engine *e, struct kvhost_sequence *seq, const uint32_t *tokens,
 		  uint32_t to)
 {
+	uint64_t *hash = hashes_of(tokens, to);
 	uint32_t from = kvhost_committed(seq);
 	struct kvhost_step step;
 
-	if (from >= to)
-		return;
-	assert_int_equal(kvhost_step_begin(seq, to, 0, &step), 0);
-	stamped_write(e, seq, &step, tokens, to);
-	assert_int_equal(kvhost_step_commit(&step, to - from, NULL, 0, NULL, 0), 0);
+	if (from < to) {
+		assert_int_equal(kvhost_step_begin(seq, to, 0, &step), 0);
+		if (e->info->memory)
+			(void)walk_memory(e, seq, hash, from, to, true);
+		else
+			(void)walk_requests(e, seq, &step, hash, from, to);
+		assert_int_equal(kvhost_step_commit(&step, to - from, NULL, 0, NULL, 0), 0);
+	}
+	free(hash);
 }
 
 struct kvhost_open_result stamped_prompt(struct engine *e, const struct kvhost_prompt *prompt)

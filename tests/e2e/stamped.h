@@ -20,9 +20,6 @@ struct kvhost_open_result stamped_serve(struct engine *e, const uint32_t *tokens
 /* Write and commit in one step what the sequence lacks up to `to`. */
 void stamped_fill(struct engine *e, struct kvhost_sequence *seq, const uint32_t *tokens,
 		  uint32_t to);
-/* Write what an open step has from its start up to `to`. */
-void stamped_write(struct engine *e, struct kvhost_sequence *seq, struct kvhost_step *step,
-		   const uint32_t *tokens, uint32_t to);
 /* Do the first n tokens have their bytes? */
 bool stamped_is(struct engine *e, struct kvhost_sequence *seq, const uint32_t *tokens, uint32_t n);
 

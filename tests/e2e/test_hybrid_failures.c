@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_hybrid_failures: every place where an operation can be made to fail, failed once in a hybrid
- * pool, with and without KV-RAM below it; then everything is let go, and no lane, claim or slot is
- * lost. One thread.
+ * pool; then everything is let go, and no lane, claim or slot is lost. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,15 +19,9 @@
 #define N     64
 #define STATE 5000
 
-static const char alone[] =
+static const char config[] =
     "{\"pools\": [" HYBRID_POOL("hybrid", ", \"lanes\": 3, \"retained_slots\": 5,"
 					  " \"default_deadline_us\": 5000000") "]}\n";
-/* Of the pages of three conversations the device keeps those of one. */
-static const char with_ram[] =
-    "{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_lock\": false, \"pools\": [{\"name\": \"hybrid\","
-    " \"pool_pages\": 256, \"kv_page_size\": 16, \"max_sequence_length\": 512,"
-    " \"enable_prefix_caching\": true, \"max_prefix_cache_pages\": 4, \"ram_floor_tokens\": 0,"
-    " \"lanes\": 3, \"retained_slots\": 2, \"default_deadline_us\": 5000000}]}\n";
 
 static const char *const names[] = {
 #define FAILPOINT(name, text) #name,
@@ -38,7 +31,6 @@ static const char *const names[] = {
 
 static struct daemon d;
 static unsigned refused;
-static uint64_t restored; /* images, from KV-RAM */
 
 /* A call may be refused, or the session ended; it never waits for what does not come. */
 static bool went_well(int result)
@@ -131,21 +123,18 @@ static void work(void)
 	}
 	for (size_t i = 0; i < sizeof(zero) / sizeof(*zero); i++)
 		assert_int_equal(daemon_await(&d, "hybrid", zero[i], 0, LONG_MS), 0);
-	/* Without the KV-RAM that could not be had there are those of the block alone. */
-	assert_true(daemon_pool_counter(&d, "hybrid", "checkpoint_claims") +
-			daemon_pool_counter(&d, "hybrid", "prefix_claims") >
-		    0);
-	restored += daemon_pool_counter(&d, "hybrid", "ram_image_restores");
+	assert_true(daemon_pool_counter(&d, "hybrid", "checkpoint_claims") > 0);
 	assert_int_equal(engine_connect(&e, d.socket), 0);
 	assert_true(engine_check(&e));
 	engine_stop(&e);
 }
 
-static void fail_everywhere(const char *config)
+static void after_one_failure_at_any_place_no_lane_and_no_state_is_lost(void **state)
 {
 	static const unsigned skips[] = {0, 1, 4, 13};
 	char path[512], variable[96], said[4096];
 
+	(void)state;
 	if (access(build_path("tests/hostile/kvhostd_test", path, sizeof(path)), X_OK) != 0)
 		skip(); /* only the daemon of the tests can be made to fail */
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names) * 4; i++) {
@@ -163,19 +152,6 @@ static void fail_everywhere(const char *config)
 	assert_true(refused > 0);
 }
 
-static void after_one_failure_at_any_place_no_lane_and_no_state_is_lost(void **state)
-{
-	(void)state;
-	fail_everywhere(alone);
-}
-
-static void nor_is_with_states_in_ram(void **state)
-{
-	(void)state;
-	fail_everywhere(with_ram);
-	assert_true(restored > 0);
-}
-
 static int teardown(void **state)
 {
 	(void)state;
@@ -190,7 +166,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test_teardown(after_one_failure_at_any_place_no_lane_and_no_state_is_lost,
 				      teardown),
-	    cmocka_unit_test_teardown(nor_is_with_states_in_ram, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,31 +152,6 @@ static void what_ranks_below_all_of_ram_is_refused(void **state)
 	assert_true(counter("main", "pool_discards") > 0);
 }
 
-/* Prompts of one page each follow faster than what leaves for them is copied. */
-static bool is_refused_as_all_moves(void *context)
-{
-	static uint32_t number = 2000;
-	uint32_t tokens[PAGE + 1];
-
-	(void)context;
-	for (int i = 0; i < 40; i++) {
-		engine_tokens(tokens, PAGE + 1, 0, number++);
-		assert_int_equal(engine_serve(&a, tokens, PAGE + 1, NULL), 0);
-	}
-	return counter("main", "ram_refused_busy") > 0;
-}
-
-static void what_finds_all_of_ram_on_its_way_is_refused_for_that(void **state)
-{
-	(void)state;
-	start(scarce);
-	join(&a, "a", &huge);
-	assert_true(await(is_refused_as_all_moves, NULL, LONG_MS));
-	expect_rest();
-	assert_true(counter("main", "ram_refused") >= counter("main", "ram_refused_busy"));
-	assert_int_equal(counter("main", "ram_refused_quota"), 0);
-}
-
 /* ---- wanted back ---- */
 
 /* Two prompts, the first of which has just begun to leave. */
@@ -323,7 +298,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(what_ranks_below_all_of_ram_is_refused),
-	    TEST(what_finds_all_of_ram_on_its_way_is_refused_for_that),
 	    TEST(what_is_wanted_back_while_it_leaves_stays),
 	    TEST(pages_are_moved_aside_for_a_larger_one),
 	    TEST(what_cannot_be_moved_aside_stays_where_it_is),

@@ -114,7 +114,28 @@ static json_t *ask(const char *question, const char *argument)
 	return root;
 }
 
-/* A number of what the daemon answers now. */
+/* A number at a path of keys and indices: "pools.0.moves.spills". */
+static json_int_t number_at(const json_t *root, const char *path)
+{
+	const json_t *at = root;
+
+	while (at && *path) {
+		size_t n = strcspn(path, ".");
+		char key[64];
+
+		assert_true(n < sizeof(key));
+		memcpy(key, path, n);
+		key[n] = 0;
+		at = json_is_array(at) ? json_array_get(at, strtoul(key, NULL, 10))
+				       : json_object_get(at, key);
+		path += n + (path[n] == '.');
+	}
+	if (!json_is_integer(at))
+		fail_msg("no number at the path that ends with %s", path);
+	return json_integer_value(at);
+}
+
+/* The same of what the daemon answers now. */
 static json_int_t tiers_have(const char *path)
 {
 	json_t *root = ask("tiers", "");
@@ -168,7 +189,7 @@ static void kvctl_tiers_shows_what_lies_where_and_what_moved(void **state)
 	assert_int_equal(number_at(root, "pools.0.moves.restores"), PAGES);
 	assert_int_equal(number_at(root, "pools.0.moves.spills"), 6 * PAGES - KEPT);
 	assert_int_equal(number_at(root, "pools.0.moves.discards"), 0);
-	assert_int_equal(number_at(root, "pools.0.floor.tokens"), 0);
+	assert_int_equal(number_at(root, "pools.0.floor_tokens"), 0);
 	assert_int_equal(number_at(root, "pools.0.tiers.0.pages"), KEPT);
 	assert_int_equal(number_at(root, "pools.0.tiers.0.used_bytes"), KEPT * e.info->page_stride);
 	assert_int_equal(number_at(root, "tiers.0.used_bytes"), KEPT * e.info->page_stride);
@@ -466,33 +487,20 @@ static void a_drop_at_any_point_takes_nothing_that_is_used(void **state)
 	engine_stop(&operator);
 }
 
-static bool has_been_busy(void *context)
-{
-	*(uint64_t *)context = daemon_pool_counter(&d, "main", "ram_busy_down_ns");
-	return *(uint64_t *)context > 0;
-}
-
 /* The memory of a pool goes back, and with it what KV-RAM has of it. */
 static void a_pool_that_is_dropped_leaves_nothing_in_ram(void **state)
 {
-	uint64_t busy_ns = 0;
-
 	(void)state;
 	start(config, &wide);
 	for (uint32_t i = 0; i < 4; i++)
 		serve_fast(i);
-	assert_true(await(is_at_rest, NULL, LONG_MS));
-	assert_true(await(has_been_busy, &busy_ns, LONG_MS));
 	assert_int_equal(kvhost_pool_detach(&e.pool), 0);
 	assert_int_equal(kvctl(&d, "pool", "drop", "main", NULL), 0);
 	assert_int_equal(tiers_have("tiers.1.used_bytes"), 0);
 	assert_int_equal(tiers_have("pools.0.tiers.1.pages"), 0);
 	/* Counters only grow. */
 	assert_int_equal(tiers_have("pools.0.moves.spills"), 4 * PAGES - KEPT);
-	assert_int_equal(tiers_have("pools.0.moves.down_bytes"), (4 * PAGES - KEPT) * 2621440ll);
 	assert_int_equal(engine_attach(&e, &small), 0);
-	assert_int_equal(tiers_have("pools.0.moves.down_bytes"), (4 * PAGES - KEPT) * 2621440ll);
-	assert_true(daemon_pool_counter(&d, "main", "ram_busy_down_ns") >= busy_ns);
 	for (uint32_t i = 0; i < 4; i++)
 		(void)serve(i);
 	assert_int_equal(serve(0).tier, KVHOST_KV_RAM);

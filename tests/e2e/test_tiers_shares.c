@@ -115,12 +115,6 @@ static uint32_t outlives_a_flood(void)
 	return look_up(&a, 1).cached_tokens;
 }
 
-static bool is_refused_for_quota(void *context)
-{
-	(void)context;
-	return daemon_pool_counter(&d, "main", "ram_refused_quota") > 0;
-}
-
 static char guarantee[64], quota[64];
 
 static void what_a_namespace_is_guaranteed_outlives_what_others_store(void **state)
@@ -171,24 +165,6 @@ static void a_namespace_holds_no_more_than_its_quota(void **state)
 	assert_true(engine_check(&a));
 }
 
-/* The least that can be configured is less than a page. */
-static void what_its_quota_keeps_out_is_refused_for_that(void **state)
-{
-	(void)state;
-	start("", ", \"max_kv_ram_bytes\": 65536");
-	for (uint32_t i = 0; i < 4; i++)
-		(void)serve(&b, i);
-	assert_true(await(is_refused_for_quota, NULL, LONG_MS));
-	assert_int_equal(daemon_pool_counter(&d, "main", "ram_refused"),
-			 daemon_pool_counter(&d, "main", "ram_refused_quota"));
-	assert_int_equal(daemon_pool_counter(&d, "main", "ram_refused_busy"), 0);
-	assert_int_equal(holds("b"), 0);
-	(void)serve(&a, 0);
-	(void)serve(&a, 1);
-	assert_int_equal(serve(&a, 0).tier, KVHOST_KV_RAM);
-	assert_true(engine_check(&a));
-}
-
 static void what_one_namespace_has_in_ram_is_not_told_to_the_other(void **state)
 {
 	struct kvhost_open_result known, unknown;
@@ -222,7 +198,6 @@ int main(void)
 	    TEST(without_a_guarantee_it_goes),
 	    TEST(without_that_protection_it_goes_in_spite_of_it),
 	    TEST(a_namespace_holds_no_more_than_its_quota),
-	    TEST(what_its_quota_keeps_out_is_refused_for_that),
 	    TEST(what_one_namespace_has_in_ram_is_not_told_to_the_other),
 	};
 

@@ -57,8 +57,10 @@ static uint32_t allowed(const struct sim_op *o)
 		mask |= ALLOW(WIRE_ETIMEDOUT);
 	if (o->e.opcode == WIRE_OP_STEP_BEGIN && may_have_expired(w, o->sent_ns, 2))
 		mask |= ALLOW(WIRE_ETIMEDOUT);
-	if (v && w->spill.n_failed && o->e.opcode != WIRE_OP_CLOSE)
-		mask |= ALLOW(WIRE_ELOST); /* a part of it was below and could not be fetched */
+	/* A part of it was below and could not be fetched, or it had to go. */
+	if (v && (w->spill.n_failed || w->config.pools[0].overcommit) &&
+	    o->e.opcode != WIRE_OP_CLOSE)
+		mask |= ALLOW(WIRE_ELOST);
 	if (w->failpoints)
 		mask |= ALLOW(WIRE_ENOMEM);
 	if (w->failing)
@@ -109,16 +111,12 @@ static void undo_step(struct sim_view *v)
 
 /* ---- open, lookup, fork ---- */
 
-static void check_exact(struct sim_op *o, const struct sim_text *t,
+static void check_exact(const struct sim_op *o, const struct sim_text *t,
 			const struct payload_open_result *r)
 {
+	struct sim_reuse expected = t ? spill_after_failures(o, t) : o->expected;
 	struct sim *w = o->client->sim;
-	struct sim_reuse expected = o->expected;
 
-	if (t && images_is_hybrid(w) && states_check_after_failures(o, t, r))
-		return;
-	if (t && !images_is_hybrid(w))
-		expected = spill_after_failures(o, t);
 	sim_check(w, r->cached_tokens == expected.tokens, "%u tokens are reused, %u are known",
 		  r->cached_tokens, expected.tokens);
 	sim_check(w, r->miss == expected.miss, "the reason is %u, not %u (%u tokens)", r->miss,
@@ -238,7 +236,8 @@ static void took_open(struct sim_op *o, const struct completion *reply)
 	check_promises(w);
 }
 
-/* While the parent's step writes its partial page in place, a fork has one of its own. */
+/* While the parent's step writes its partial page in place, a fork has one of its own; so it may
+ * have else. */
 static void took_own_page(struct sim_op *o, struct sim_view *v, bool in_place)
 {
 	const struct payload_handle *found = op_answer(o);
@@ -246,12 +245,12 @@ static void took_own_page(struct sim_op *o, struct sim_view *v, bool in_place)
 	struct payload_handle *last;
 	bool same;
 
-	if (!in_place || v->n_pages == 0)
+	if (v->committed % SIM_PAGE_TOKENS == 0 || v->n_pages == 0)
 		return;
 	last = &v->table[v->n_pages - 1];
 	same = last->index == found[v->n_pages - 1].index;
 	/* The daemon may have ended that step before. */
-	sim_check(w, !same || may_have_expired(w, o->view->step_ns, 2),
+	sim_check(w, !in_place || !same || may_have_expired(w, o->view->step_ns, 2),
 		  "a fork shares page %u that a step writes", last->index);
 	*last = found[v->n_pages - 1];
 }

@@ -178,7 +178,7 @@ void check_world(struct sim *w)
 	pools_check_quotas(w);
 	spill_check(w);
 	if (p->hybrid)
-		states_check(w);
+		images_check_pool(w);
 	check_some_views(w);
 	live_check(w);
 }
@@ -334,7 +334,7 @@ void check_rest(struct sim *w)
 		}
 	}
 	if (images_is_hybrid(w))
-		states_check_rest(w);
+		images_check_rest(w);
 	spill_check_rest(w);
 	if (w->core.draining || p->state != CORE_POOL_READY)
 		return;
@@ -370,7 +370,7 @@ void check_empty(struct sim *w)
 	if (!p)
 		return;
 	if (p->hybrid)
-		states_check_empty(w);
+		images_check_empty(w);
 	sim_check(w,
 		  p->sequences == 0 && p->ceilings == 0 && p->surplus == 0 && p->live == 0 &&
 		      p->open_steps == 0,

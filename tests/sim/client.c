@@ -213,8 +213,7 @@ bool client_reap(struct sim_client *c)
 	bool some = false;
 	int r = 0;
 
-	/* Its memory may be somebody else's by now. */
-	if (!c->live || (c->asleep && !c->woken))
+	if (c->asleep && !c->woken)
 		return false;
 	if (c->asleep)
 		ring_end_sleep(&c->completions);

@@ -78,26 +78,11 @@ static void in_step(struct sim_client *c, struct sim_view *v)
 		ask_read(c, v);
 }
 
-/* With KV-RAM below: a turn of a conversation, a state at its end, and the next. */
-static void after_a_turn(struct sim_client *c, struct sim_view *v)
-{
-	if (chance(c->sim, 60))
-		ask_checkpoint(c, v);
-	c->talks[below(c->sim, SIM_TALKS)] =
-	    (struct sim_talk){.text = v->text, .tokens = v->committed};
-	if (chance(c->sim, 85))
-		ask_close(c, v);
-}
-
 static void between_hybrid_steps(struct sim_client *c, struct sim_view *v)
 {
 	uint32_t kind = below(c->sim, 100);
 
-	if (c->sim->spill.on && v->committed < v->known && chance(c->sim, 75))
-		ask_begin(c, v, true, NULL);
-	else if (c->sim->spill.on && v->committed >= v->known && chance(c->sim, 60))
-		after_a_turn(c, v);
-	else if (kind < 35 && v->committed < v->max_tokens)
+	if (kind < 35 && v->committed < v->max_tokens)
 		ask_begin(c, v, true, NULL);
 	else if (kind < 65)
 		ask_checkpoint(c, v);
@@ -162,15 +147,13 @@ static bool wants_more(struct sim_client *c)
 	const struct config_pool *p = &w->config.pools[0];
 	uint64_t n = 0, room = p->pool_pages * SIM_PAGE_TOKENS / p->max_sequence_length;
 
-	if (c->hybrid && !w->spill.on)
+	if (c->hybrid)
 		return count_views(c) < 2 || chance(w, 10);
 	if (w->live)
 		room *= 6; /* so many that some have to make room for others */
 	for (uint32_t i = 0; i < w->n_clients; i++)
 		n += count_views(&w->clients[i]);
-	if (c->hybrid && p->lanes < room)
-		room = p->lanes;
-	return !w->spill.on || n < room || chance(w, w->quiet && c->hybrid ? 2 : 10);
+	return !w->spill.on || n < room || chance(w, 10);
 }
 
 /* What is found can be predicted only while nobody waits. */
@@ -189,16 +172,15 @@ static void act(struct sim_client *c)
 	struct sim_view *v = some_view(c);
 	uint32_t kind = below(w, 100);
 
-	if (!c->live || !client_has_room(c, 14))
+	if (!c->live || !client_has_room(c, 12))
 		return;
 	if (kind >= 1 && kind < 30 && !wants_more(c))
 		kind = 50;
 	if (!c->attached)
 		ask_pool(c);
-	else if (w->spill.on && w->quiet && v && chance(w, c->hybrid ? 20 : 80) &&
-		 somebody_waits(w))
+	else if (w->spill.on && w->quiet && v && chance(w, 80) && somebody_waits(w))
 		ask_close(c, v);
-	else if (w->spill.on && wants_more(c) && chance(w, 30))
+	else if (w->spill.on && !c->hybrid && wants_more(c) && chance(w, 30))
 		ask_open(c, true, NULL);
 	else if (kind < 1)
 		ask_detach(c);

@@ -4,7 +4,8 @@
 
 static bool is_watchable(struct sim *w)
 {
-	return sim_pool(w) && sim_core_pool(w)->state == CORE_POOL_READY && !w->drop_watch.asked;
+	return sim_pool(w) && sim_core_pool(w)->state == CORE_POOL_READY && !sim_pool(w)->hybrid &&
+	       !w->drop_watch.asked;
 }
 
 void ask_drop_retained(struct sim_client *c)
@@ -23,8 +24,6 @@ void ask_drop_retained(struct sim_client *c)
 				.namespaces = o->n,
 				.next_id = sim_pool(w)->prefix.next_id,
 				.tick = sim_pool(w)->retain.tick,
-				.next_state = sim_pool(w)->images.next_id,
-				.touch = sim_pool(w)->images.next_touch,
 				.done = d->done};
 	drops_look(w);
 }
@@ -46,22 +45,15 @@ bool drops_is_asked(const struct sim *w, uint16_t name_space)
 void drops_look(struct sim *w)
 {
 	struct sim_drops *d = &w->drop_watch;
-	const struct images *s;
 	const struct prefix *x;
 
 	if (!d->asked)
 		return;
 	x = &sim_pool(w)->prefix;
-	s = &sim_pool(w)->images;
 	sim_check(w, x->fresh <= DROPS_NODES, "more nodes than the test remembers");
 	for (uint32_t i = 0; i < x->fresh; i++) {
 		if (x->nodes[i].kind != NODE_FREE && (x->nodes[i].users || x->nodes[i].parked))
 			d->used[i] = x->nodes[i].id;
-	}
-	/* Whoever captures one has not done yet. */
-	for (uint32_t i = 0; i < s->n_images; i++) {
-		if (s->image[i].state == IMAGE_FILLING)
-			d->used[s->image[i].node] = x->nodes[s->image[i].node].id;
 	}
 }
 
@@ -75,34 +67,8 @@ static bool was_used(const struct sim *w, const struct pool *p, uint32_t node)
 {
 	const struct node *n = &p->prefix.nodes[node];
 
-	if (w->drop_watch.used[node] == n->id || n->id > w->drop_watch.next_id)
-		return true;
-	/* What keeps it was looked at itself. */
-	if (p->hybrid)
-		return n->kept || n->kept_in_ram;
-	return retain_tick_of(&p->retain, node) > w->drop_watch.tick;
-}
-
-/* It was claimed by an open that has gone: it is found no more, and goes when the copy ends. */
-static bool is_copied_for_nobody(const struct image *it)
-{
-	return it->state == IMAGE_DOOMED && it->claims > 0;
-}
-
-static void check_states(struct sim *w, const struct pool *p, uint32_t namespaces)
-{
-	const struct sim_drops *d = &w->drop_watch;
-
-	for (uint32_t i = 0; i < p->images.n_images; i++) {
-		const struct image *it = &p->images.image[i];
-
-		if (it->state == IMAGE_FREE || !(namespaces >> it->name_space & 1) ||
-		    it->id > d->next_state || it->touched > d->touch || is_copied_for_nobody(it) ||
-		    d->used[it->node] == p->prefix.nodes[it->node].id)
-			continue;
-		sim_fail(w, "a state stays that nobody has used since all was dropped (%u, %s%s)",
-			 it->state, it->on_device ? "device " : "", it->in_ram ? "KV-RAM" : "");
-	}
+	return w->drop_watch.used[node] == n->id || n->id > w->drop_watch.next_id ||
+	       retain_tick_of(&p->retain, node) > w->drop_watch.tick;
 }
 
 void drops_answered(const struct sim_op *o, bool good)
@@ -115,8 +81,6 @@ void drops_answered(const struct sim_op *o, bool good)
 		return;
 	/* Of a pool that is being dropped itself nothing is found any more. */
 	good = good && sim_core_pool(w)->state == CORE_POOL_READY;
-	if (good && p->hybrid)
-		check_states(w, p, d->namespaces);
 	for (uint32_t i = 0; good && i < p->prefix.fresh; i++) {
 		const struct node *n = &p->prefix.nodes[i];
 

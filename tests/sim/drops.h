@@ -20,7 +20,6 @@ struct sim_drops {
 	const struct sim_op *asked; /* one at a time is watched; NULL: none */
 	uint32_t namespaces;        /* a bit each */
 	uint64_t next_id, tick;     /* then: younger nodes were made, or touched, since */
-	uint64_t next_state, touch; /* the same of states */
 	uint64_t used[DROPS_NODES]; /* ids of nodes that somebody has used since */
 	uint64_t done;              /* that were watched to their end */
 };

@@ -12,64 +12,37 @@ static uint64_t of_namespace(uint64_t stamp, uint16_t name_space)
 	return stamp >> 8 | (uint64_t)(name_space + 1) << 56;
 }
 
-uint64_t images_word(uint64_t stamp, uint16_t name_space, uint32_t word)
-{
-	return of_namespace(row_stamp(stamp, 16 + word, 1), name_space);
-}
-
-uint64_t images_entry(uint64_t stamp, uint16_t name_space)
-{
-	return of_namespace(row_stamp(stamp, 32, 1), name_space);
-}
-
 static uint64_t state_word(const uint64_t *chain, uint32_t tokens, uint16_t name_space,
 			   uint32_t word)
 {
-	return tokens ? images_word(chain[tokens - 1], name_space, word) : 0;
+	return tokens ? of_namespace(row_stamp(chain[tokens - 1], 16 + word, 1), name_space) : 0;
 }
 
 static uint64_t ring_entry(const uint64_t *chain, uint32_t position, uint16_t name_space)
 {
-	return images_entry(chain[position], name_space);
+	return of_namespace(row_stamp(chain[position], 32, 1), name_space);
 }
 
-/* Spread over the section, to its end. */
-uint64_t images_word_place(const struct sim *w, uint32_t word)
-{
-	const uint64_t bytes = sizeof(uint64_t);
-
-	if (word == SIM_STATE_WORDS - 1)
-		return w->state_bytes - bytes;
-	return w->state_bytes / (SIM_STATE_WORDS * bytes) * bytes * word;
-}
-
-static char *memory_at(struct sim *w, uint64_t offset)
+static uint64_t *words_at(struct sim *w, uint64_t offset)
 {
 	const struct core_pool *p = sim_core_pool(w);
 
 	sim_check(w, offset < p->memory.segment.bytes, "a slot lies outside the pool");
-	return (char *)p->memory.segment.memory + offset;
+	return (uint64_t *)(void *)((char *)p->memory.segment.memory + offset);
 }
 
-static uint64_t *word_at(struct sim *w, uint32_t slot, uint32_t word)
+static uint64_t *state_at(struct sim *w, uint32_t slot)
 {
 	const struct hybrid_layout *h = &sim_core_pool(w)->layout;
 
-	return (uint64_t *)(void *)(memory_at(w, h->state_offset + slot * h->state_stride) +
-				    images_word_place(w, word));
-}
-
-static void read_state(struct sim *w, uint32_t slot, uint64_t state[SIM_STATE_WORDS])
-{
-	for (uint32_t i = 0; i < SIM_STATE_WORDS; i++)
-		state[i] = *word_at(w, slot, i);
+	return words_at(w, h->state_offset + slot * h->state_stride);
 }
 
 static uint64_t *ring_at(struct sim *w, uint32_t lane)
 {
 	const struct hybrid_layout *h = &sim_core_pool(w)->layout;
 
-	return (uint64_t *)(void *)memory_at(w, h->ring_offset + lane * h->ring_stride);
+	return words_at(w, h->ring_offset + lane * h->ring_stride);
 }
 
 bool images_is_hybrid(struct sim *w)
@@ -77,37 +50,24 @@ bool images_is_hybrid(struct sim *w)
 	return sim_pool(w) && sim_pool(w)->hybrid;
 }
 
-void images_describe(const struct sim *w, void *sections)
+void images_describe(void *sections)
 {
 	struct payload_section *s = sections;
 
 	s[0] = (struct payload_section){
-	    .name = "s", .bytes = w->state_bytes, .kind = PAYLOAD_REPLACED};
+	    .name = "s", .bytes = SIM_STATE_WORDS * sizeof(uint64_t), .kind = PAYLOAD_REPLACED};
 	s[1] = (struct payload_section){
 	    .name = "r", .bytes = SIM_RING * sizeof(uint64_t), .kind = PAYLOAD_RING};
 }
 
-/* n words of a state, from `first` on. */
-static void check_words(struct sim *w, const uint64_t *found, uint32_t first, uint32_t n,
-			const struct sim_view *v, uint16_t name_space, const char *what)
+static void check_state(struct sim *w, const uint64_t *found, const uint64_t *chain,
+			uint32_t tokens, uint16_t name_space, const char *what)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		uint64_t word = state_word(v->chain, v->committed, name_space, first + i);
-
-		sim_check(w, found[i] == word,
-			  "%s: word %u of the state of %u tokens is %016llx, not %016llx", what,
-			  first + i, v->committed, (unsigned long long)found[i],
-			  (unsigned long long)word);
-	}
-}
-
-static void check_state(struct sim *w, uint32_t slot, const struct sim_view *v, uint16_t name_space,
-			const char *what)
-{
-	uint64_t state[SIM_STATE_WORDS];
-
-	read_state(w, slot, state);
-	check_words(w, state, 0, SIM_STATE_WORDS, v, name_space, what);
+	for (uint32_t i = 0; i < SIM_STATE_WORDS; i++)
+		sim_check(w, found[i] == state_word(chain, tokens, name_space, i),
+			  "%s: word %u of the state of %u tokens is %016llx, not %016llx", what, i,
+			  tokens, (unsigned long long)found[i],
+			  (unsigned long long)state_word(chain, tokens, name_space, i));
 }
 
 static void check_ring(struct sim *w, const uint64_t *found, const uint64_t *chain, uint32_t tokens,
@@ -172,34 +132,19 @@ static struct sim_op *new_range(struct sim_client *c, uint16_t opcode, struct si
 	return o;
 }
 
-static void send_words(struct sim_client *c, struct sim_view *v, uint32_t section, uint64_t offset,
-		       uint32_t n, const uint64_t *words)
+static void send_words(struct sim_client *c, struct sim_view *v, uint32_t section, uint32_t first,
+		       uint32_t n, const uint64_t *from)
 {
 	struct payload_section_range range = {
-	    .section = section, .offset = offset, .bytes = n * sizeof(*words)};
+	    .section = section, .offset = first * sizeof(*from), .bytes = n * sizeof(*from)};
 	struct sim_op *o;
 
 	if (n == 0)
 		return;
-	o = new_range(c, WIRE_OP_IMAGE_WRITE, v, &range, words);
+	o = new_range(c, WIRE_OP_IMAGE_WRITE, v, &range, from + first);
 	o->e.index = v->step_index;
 	o->e.generation = v->step_generation;
 	op_send(o);
-}
-
-/* Words that lie side by side go in two parts, the others one by one. */
-static void send_state(struct sim_client *c, struct sim_view *v,
-		       const uint64_t state[SIM_STATE_WORDS])
-{
-	uint32_t half = below(c->sim, SIM_STATE_WORDS + 1);
-
-	if (c->sim->state_bytes == SIM_STATE_BYTES) {
-		send_words(c, v, 0, 0, half, state);
-		send_words(c, v, 0, half * sizeof(*state), SIM_STATE_WORDS - half, state + half);
-		return;
-	}
-	for (uint32_t i = 0; i < SIM_STATE_WORDS; i++)
-		send_words(c, v, 0, images_word_place(c->sim, i), 1, &state[i]);
 }
 
 static void fill_ring(const struct sim_client *c, const struct sim_view *v, uint32_t from,
@@ -212,30 +157,32 @@ static void fill_ring(const struct sim_client *c, const struct sim_view *v, uint
 /* The state after `tokens` of the step, and the ring as far as rows are written. */
 void images_write(struct sim_client *c, struct sim_view *v, uint32_t tokens, uint32_t written)
 {
-	uint32_t from = v->start, end = from + written, first = from % SIM_RING, wrapped;
+	uint32_t from = v->start, end = from + written;
+	uint32_t half = below(c->sim, SIM_STATE_WORDS + 1), first = from % SIM_RING, wrapped;
 	uint64_t state[SIM_STATE_WORDS], ring[SIM_RING];
 
 	for (uint32_t i = 0; i < SIM_STATE_WORDS; i++)
 		state[i] = state_word(v->chain, v->start + tokens, c->name_space, i);
 	if (c->sim->mapped && chance(c->sim, 80)) {
-		for (uint32_t i = 0; i < SIM_STATE_WORDS; i++)
-			*word_at(c->sim, v->slots.target, i) = state[i];
+		memcpy(state_at(c->sim, v->slots.target), state, sizeof(state));
 		fill_ring(c, v, from, end, ring_at(c->sim, v->slots.ring));
 		return;
 	}
 	fill_ring(c, v, from, end, ring);
 	wrapped = first + written > SIM_RING ? first + written - SIM_RING : 0;
-	send_state(c, v, state);
-	send_words(c, v, 1, first * sizeof(*ring), written - wrapped, ring + first);
+	send_words(c, v, 0, 0, half, state);
+	send_words(c, v, 0, half, SIM_STATE_WORDS - half, state);
+	send_words(c, v, 1, first, written - wrapped, ring);
 	send_words(c, v, 1, 0, wrapped, ring);
 }
 
 /* A mapped client writes while it believes that its step is open, be it dead for the daemon. */
 void images_scribble(struct sim_client *c, const struct sim_view *v, uint32_t from)
 {
+	uint64_t *state = state_at(c->sim, v->slots.target);
+
 	for (uint32_t i = 0; i < SIM_STATE_WORDS; i++)
-		*word_at(c->sim, v->slots.target, i) =
-		    state_word(v->chain, v->target, c->name_space, i) ^ 1;
+		state[i] = state_word(v->chain, v->target, c->name_space, i) ^ 1;
 	fill_ring(c, v, from, v->target, ring_at(c->sim, v->slots.ring));
 }
 
@@ -258,53 +205,64 @@ void ask_checkpoint(struct sim_client *c, struct sim_view *v)
 	else if (v->committed)
 		note_capture(w, v->chain[v->committed - 1]);
 	o->exact = model_is_quiet(w, NULL);
-	o->failed_before = w->spill.down_failed;
-	o->refused_before = w->spill.states_refused;
 	o->e.deadline_us = chance(w, 30) ? 1 + below(w, 20000) : 5000000;
 	op_send(o);
 }
 
-/* The whole section; of a large state one word. */
 void ask_image_read(struct sim_client *c, struct sim_view *v)
 {
-	struct sim *w = c->sim;
-	struct payload_section_range range = {.section = below(w, SIM_SECTIONS)};
-	uint32_t n = range.section ? SIM_RING : SIM_STATE_WORDS, first = 0;
+	struct payload_section_range range = {.section = below(c->sim, SIM_SECTIONS)};
 	struct sim_op *o;
 
-	if (range.section == 0 && w->state_bytes != SIM_STATE_BYTES) {
-		n = 1;
-		first = below(w, SIM_STATE_WORDS);
-		range.offset = images_word_place(w, first);
-	}
-	range.bytes = n * sizeof(uint64_t);
-	if (chance(w, 6))
+	range.bytes = (range.section ? SIM_RING : SIM_STATE_WORDS) * sizeof(uint64_t);
+	if (chance(c->sim, 6))
 		range.section = SIM_SECTIONS;
 	o = new_range(c, WIRE_OP_IMAGE_READ, v, &range, NULL);
 	if (range.section == SIM_SECTIONS)
 		o->allowed = ALLOW(WIRE_EINVAL);
 	if (!c->hybrid)
 		o->allowed = ALLOW(WIRE_ENOTSUP);
-	if (v->step && chance(w, 50)) {
+	if (v->step && chance(c->sim, 50)) {
 		o->e.index = v->step_index;
 		o->e.generation = v->step_generation;
 	}
 	o->side = range.section;
-	o->first = first;
-	o->n = n;
 	op_out(o, (uint32_t)range.bytes);
 	op_send(o);
 }
 
 /* ---- what came back ---- */
 
+static uint32_t find_stamp(struct sim *w, uint64_t word)
+{
+	struct core_pool *p = sim_core_pool(w);
+	const struct images *s = &p->pool.images;
+	uint64_t stride = p->layout.state_stride + p->layout.ring_stride;
+
+	for (uint32_t i = 0; i < s->n_images; i++) {
+		const char *at = (const char *)p->memory.retained.memory + i * stride;
+		uint64_t found;
+
+		memcpy(&found, at, sizeof(found));
+		if (s->image[i].state == IMAGE_VALID && found == word)
+			return i;
+	}
+	return IMAGE_NONE;
+}
+
+uint32_t images_match(struct sim *w, const uint64_t *chain, uint16_t name_space, uint32_t most)
+{
+	while (most && find_stamp(w, state_word(chain, most, name_space, 0)) == IMAGE_NONE)
+		most--;
+	return most;
+}
+
 void took_checkpoint(struct sim_op *o, const struct completion *reply)
 {
 	const struct sim_view *v = o->view;
 	struct sim *w = o->client->sim;
 	const struct config_pool *k = &w->config.pools[0];
-	bool off =
-	    v->no_reuse || !k->enable_prefix_caching || (k->retained_slots == 0 && !spill_pool(w));
+	bool off = v->no_reuse || !k->enable_prefix_caching || k->retained_slots == 0;
 	bool is_short = v->committed == 0 || v->committed < k->min_capture_tokens;
 	uint64_t what = reply->value0;
 	bool kept = what == PAYLOAD_CAPTURE_MADE || what == PAYLOAD_CAPTURE_EXISTS;
@@ -319,17 +277,13 @@ void took_checkpoint(struct sim_op *o, const struct completion *reply)
 		  (unsigned long long)k->min_capture_tokens, (unsigned long long)what);
 	sim_check(w, !kept || !text_is_inside_image(&v->text, v->committed, v->committed),
 		  "a state is captured at %u, inside an image", v->committed);
-	sim_check(w,
-		  !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT ||
-		      w->spill.down_failed > o->failed_before ||
-		      (k->retained_slots == 0 && (w->spill.states_refused > o->refused_before ||
-						  w->page_bytes > SPILL_PAGE_BYTES)),
+	sim_check(w, !o->exact || what != PAYLOAD_CAPTURE_NO_SLOT,
 		  "no slot for a capture, and nothing else happens");
 	w->captures += what == PAYLOAD_CAPTURE_MADE;
 	if (o->exact && kept && k->max_prefix_cache_pages == CONFIG_NULL)
 		sim_check(w,
-			  states_find(w, v->chain[v->committed - 1], o->client->name_space) !=
-			      IMAGE_NONE,
+			  find_stamp(w, state_word(v->chain, v->committed, o->client->name_space,
+						   0)) != IMAGE_NONE,
 			  "a state was captured at %u and is not there", v->committed);
 }
 
@@ -339,7 +293,7 @@ void took_image(const struct sim_op *o)
 	struct sim *w = o->client->sim;
 
 	if (o->side == 0)
-		check_words(w, op_answer(o), o->first, o->n, v, o->client->name_space, "read");
+		check_state(w, op_answer(o), v->chain, v->committed, o->client->name_space, "read");
 	else
 		check_ring(w, op_answer(o), v->chain, v->committed, o->client->name_space, "read");
 }
@@ -398,7 +352,6 @@ void took_slots(struct sim_op *o)
 	struct sim *w = o->client->sim;
 	const struct images *x = &sim_pool(w)->images;
 	uint16_t name_space = o->client->name_space;
-	uint64_t target[SIM_STATE_WORDS];
 
 	v->slots = (struct sim_slots){s->source, s->target, s->ring, s->generation};
 	sim_check(w, s->ring < x->n_lanes && s->source / 2 == s->ring && s->target / 2 == s->ring,
@@ -411,10 +364,9 @@ void took_slots(struct sim_op *o)
 	sim_check(w, s->generation == x->lane[s->ring].generation && s->generation % 2,
 		  "the slots of a step are not in use");
 	sim_check(w, !has_moves(w, s->ring), "a step begins while a copy of its slots runs");
-	read_state(w, s->target, target);
-	check_own(w, target, SIM_STATE_WORDS, name_space);
+	check_own(w, state_at(w, s->target), SIM_STATE_WORDS, name_space);
 	check_own(w, ring_at(w, s->ring), SIM_RING, name_space);
-	check_state(w, s->source, v, name_space, "step begin");
+	check_state(w, state_at(w, s->source), v->chain, v->committed, name_space, "step begin");
 	check_ring(w, ring_at(w, s->ring), v->chain, v->committed, name_space, "step begin");
 }
 
@@ -465,7 +417,95 @@ void images_check_view(struct sim_client *c, const struct sim_view *v)
 		return;
 	sim_check(w, q->seq->lane < sim_pool(w)->images.n_lanes, "a sequence has no lane");
 	ring = ring_at(w, q->seq->lane);
-	check_state(w, seq_source_slot(q->seq), v, c->name_space, "committed");
+	check_state(w, state_at(w, seq_source_slot(q->seq)), v->chain, v->committed, c->name_space,
+		    "committed");
 	check_ring(w, ring, v->chain, v->committed, c->name_space, "committed");
 	check_own(w, ring, SIM_RING, c->name_space);
+}
+
+static void check_retained_end(struct sim *w, const struct device_move *m, bool is_source)
+{
+	const struct core_pool *p = sim_core_pool(w);
+	uint64_t offset = is_source ? m->from_offset : m->to_offset;
+	uint64_t at = offset / (p->layout.state_stride + p->layout.ring_stride);
+	const struct image *it = &p->pool.images.image[at];
+
+	sim_check(w, at < p->pool.images.n_images, "a copy of retained slot %llu",
+		  (unsigned long long)at);
+	if (is_source)
+		sim_check(w, (it->state == IMAGE_VALID || it->state == IMAGE_DOOMED) && it->claims,
+			  "a copy reads retained slot %llu, whose state %s", (unsigned long long)at,
+			  it->state == IMAGE_FILLING ? "is not there yet" : "was given up");
+	else
+		sim_check(w, it->state == IMAGE_FILLING, "a copy fills retained slot %llu in use",
+			  (unsigned long long)at);
+}
+
+static void check_moves(struct sim *w, const struct list *jobs, uint32_t *claims)
+{
+	list_for_each(link, following, jobs)
+	{
+		const struct device_job *j =
+		    (const struct device_job *)(const void *)list_entry(link, struct job, link);
+
+		for (uint32_t i = 0; j->op == DEVICE_MOVE && i < j->n; i++) {
+			if (j->moves[i].from == DEVICE_RETAINED)
+				check_retained_end(w, &j->moves[i], true);
+			if (j->moves[i].to == DEVICE_RETAINED)
+				check_retained_end(w, &j->moves[i], false);
+		}
+		*claims += j->op == DEVICE_MOVE && j->moves[0].from == DEVICE_RETAINED;
+	}
+}
+
+static uint32_t count_lineage(const struct images *s, uint64_t lineage)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < s->n_images; i++)
+		n += s->image[i].state == IMAGE_VALID && s->image[i].kind == IMAGE_CHECKPOINT &&
+		     s->image[i].lineage == lineage;
+	return n;
+}
+
+void images_check_pool(struct sim *w)
+{
+	const struct images *s = &sim_pool(w)->images;
+	uint32_t claims = 0, held = 0;
+
+	check_moves(w, &w->copies.submitted, &claims);
+	check_moves(w, &w->copies.finished, &claims);
+	for (uint32_t i = 0; i < s->n_images; i++) {
+		const struct image *it = &s->image[i];
+
+		held += it->claims;
+		sim_check(w,
+			  it->state != IMAGE_VALID || it->kind != IMAGE_CHECKPOINT ||
+			      count_lineage(s, it->lineage) <= 2,
+			  "a conversation keeps more than two states");
+	}
+	/* An open has claimed before it has released what it held. */
+	sim_check(w, held >= claims, "%u claims are held, %u copies run", held, claims);
+}
+
+void images_check_rest(struct sim *w)
+{
+	const struct images *s = &sim_pool(w)->images;
+
+	for (uint32_t i = 0; i < s->n_images; i++)
+		sim_check(w,
+			  s->image[i].claims == 0 &&
+			      (s->image[i].state == IMAGE_FREE || s->image[i].state == IMAGE_VALID),
+			  "retained slot %u is copied by nobody and still claimed", i);
+}
+
+void images_check_empty(struct sim *w)
+{
+	const struct images *s = &sim_pool(w)->images;
+
+	sim_check(w, s->lanes_free == s->n_lanes, "%u of %u lanes are free at the end",
+		  s->lanes_free, s->n_lanes);
+	images_check_rest(w);
+	for (uint32_t i = 0; i < s->n_lanes; i++)
+		sim_check(w, s->lane[i].jobs == 0, "lane %u still has work", i);
 }

@@ -18,12 +18,8 @@
 #define SIM_RETAINED    3
 #define SIM_SECTIONS    2
 #define SIM_STATE_WORDS 3
-#define SIM_STATE_BYTES (SIM_STATE_WORDS * 8) /* or more, with the words far apart */
-#define SIM_PAGE_MOST   (33u << 12)           /* a page with more bytes than its rows need */
-#define SIM_LARGE_PAGES 48
-#define SIM_STATE_MOST  (2u << 20) /* of it */
-#define SIM_RING        128        /* entries */
-#define SIM_RING_AHEAD  112        /* most of a step: what it writes may come to nothing */
+#define SIM_RING        128 /* entries */
+#define SIM_RING_AHEAD  112 /* most of a step: what it writes may come to nothing */
 #define SIM_RING_KEPT   (SIM_RING - SIM_RING_AHEAD)
 #define SIM_CAPTURES    4096
 
@@ -46,7 +42,7 @@ struct sim_captures { /* a set: stamps of the positions at which a capture was a
 void images_forget(struct sim *w); /* the pool's memory goes */
 bool images_is_hybrid(struct sim *w);
 /* What a client says of its pool when it attaches to a hybrid one. */
-void images_describe(const struct sim *w, void *sections);
+void images_describe(void *sections);
 
 /* ---- what a client does ---- */
 
@@ -67,11 +63,11 @@ void took_state(struct sim_op *o, struct sim_view *v);
 
 /* The state of a sequence that nothing has happened to is the one of what is committed. */
 void images_check_view(struct sim_client *c, const struct sim_view *v);
+void images_check_pool(struct sim *w);
+void images_check_rest(struct sim *w);
+void images_check_empty(struct sim *w);
 
-/* What a word of the state has after the row of this stamp, and where in the section; and an entry
- * of the ring for that row. */
-uint64_t images_word(uint64_t stamp, uint16_t name_space, uint32_t word);
-uint64_t images_word_place(const struct sim *w, uint32_t word);
-uint64_t images_entry(uint64_t stamp, uint16_t name_space);
+/* The longest position up to `most` that a state is kept of, found by its bytes. */
+uint32_t images_match(struct sim *w, const uint64_t *chain, uint16_t name_space, uint32_t most);
 
 #endif

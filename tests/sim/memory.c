@@ -19,16 +19,12 @@ uint64_t row_stamp(uint64_t stamp, uint32_t layer, uint32_t side)
 	return stamp ^ (layer * 2ull + side) * 0x0101010101010101ull;
 }
 
-static uint64_t row_place(struct sim *w, uint32_t slot, uint32_t layer, uint32_t side)
+static uint64_t *row(struct sim *w, uint32_t page, uint32_t slot, uint32_t layer, uint32_t side)
 {
 	const struct geometry_layer *l = &sim_core_pool(w)->geometry.layers[layer];
 
-	return l->offset[side] + slot * (uint64_t)l->row_bytes[side];
-}
-
-static uint64_t *row(struct sim *w, uint32_t page, uint32_t slot, uint32_t layer, uint32_t side)
-{
-	return (uint64_t *)(void *)(record(w, page) + row_place(w, slot, layer, side));
+	return (uint64_t *)(void *)(record(w, page) + l->offset[side] +
+				    slot * (uint64_t)l->row_bytes[side]);
 }
 
 void memory_write(struct sim *w, uint32_t page, uint32_t slot, uint64_t stamp)
@@ -43,24 +39,17 @@ uint64_t memory_stamp(struct sim *w, uint32_t page, uint32_t slot)
 	return *row(w, page, slot, 0, 0);
 }
 
-void memory_check_copy(struct sim *w, const char *copy, uint32_t slot, uint64_t stamp,
-		       const char *what)
+void memory_check_row(struct sim *w, uint32_t page, uint32_t slot, uint64_t stamp, const char *what)
 {
 	for (uint32_t i = 0; i < 3; i++) {
 		uint32_t layer = i / 2, side = i % 2;
-		uint64_t found;
+		uint64_t found = *row(w, page, slot, layer, side);
 
-		memcpy(&found, copy + row_place(w, slot, layer, side), sizeof(found));
 		sim_check(w, found == row_stamp(stamp, layer, side),
-			  "%s: layer %u, side %u, slot %u holds %016llx, not %016llx", what, layer,
-			  side, slot, (unsigned long long)found,
+			  "%s: layer %u, side %u, page %u, slot %u holds %016llx, not %016llx",
+			  what, layer, side, page, slot, (unsigned long long)found,
 			  (unsigned long long)row_stamp(stamp, layer, side));
 	}
-}
-
-void memory_check_row(struct sim *w, uint32_t page, uint32_t slot, uint64_t stamp, const char *what)
-{
-	memory_check_copy(w, record(w, page), slot, stamp, what);
 }
 
 void memory_check_zero(struct sim *w, uint32_t page)

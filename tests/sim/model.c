@@ -8,7 +8,6 @@
 #include "tests/sim/sim.h"
 
 #include "daemon/base/panic.h"
-#include "tests/sim/states.h"
 
 static bool is_write_before(const struct sim_op *o, const struct sim_view *v)
 {
@@ -38,7 +37,7 @@ bool model_is_quiet(struct sim *w, const struct sim_view *v)
 	       sim_executor_is_idle(&w->copies) && spill_is_calm(w) && !sim_pool(w)->trim_is_due;
 }
 
-bool model_is_indexed(struct sim *w, uint64_t stamp)
+static bool is_indexed(struct sim *w, uint64_t stamp)
 {
 	const struct pool *p = sim_pool(w);
 
@@ -70,6 +69,32 @@ static uint32_t find_end(const struct sim_text *t, uint32_t n, uint32_t max_cach
 	return end;
 }
 
+/* A hybrid pool: the end may be anywhere, if a state was captured there. */
+static struct sim_reuse match_state(struct sim *w, uint16_t name_space, const struct sim_text *t,
+				    const uint64_t *chain, uint32_t n, uint32_t max_cached)
+{
+	uint32_t most = max_cached < n - 1 ? max_cached : n - 1, pages = 0, found;
+	struct sim_reuse r = {.miss = max_cached < n - 1 ? PAYLOAD_MISS_LIMIT : PAYLOAD_MISS_NONE};
+
+	while (text_is_inside_image(t, most, n)) {
+		most--;
+		r.miss = PAYLOAD_MISS_IMAGE;
+	}
+	while (pages + SIM_PAGE_TOKENS <= most && is_indexed(w, chain[pages + SIM_PAGE_TOKENS - 1]))
+		pages += SIM_PAGE_TOKENS;
+	found = images_match(w, chain, name_space, most);
+	r.tokens = found;
+	r.tier = found ? PAYLOAD_DEVICE : PAYLOAD_NO_TIER;
+	if (found == most)
+		return r;
+	if (pages == 0 && found == 0)
+		r.miss = PAYLOAD_MISS_NO_MATCH;
+	else
+		r.miss = pages + SIM_PAGE_TOKENS <= most && found == pages ? PAYLOAD_MISS_DIVERGED
+									   : PAYLOAD_MISS_GONE;
+	return r;
+}
+
 static uint32_t leave_image(const struct sim_text *t, uint32_t tokens, uint32_t n)
 {
 	while (text_is_inside_image(t, tokens, n))
@@ -86,12 +111,12 @@ static struct sim_reuse match_pages(struct sim *w, const struct sim_text *t, con
 	struct sim_reuse r = {0};
 	uint32_t end = find_end(t, n, max_cached, &r.miss);
 
-	while (device < end && model_is_indexed(w, chain[device + SIM_PAGE_TOKENS - 1]))
+	while (device < end && is_indexed(w, chain[device + SIM_PAGE_TOKENS - 1]))
 		device += SIM_PAGE_TOKENS;
 	for (found = device; found < end; found += SIM_PAGE_TOKENS) {
 		uint64_t stamp = chain[found + SIM_PAGE_TOKENS - 1];
 
-		if (!model_is_indexed(w, stamp) && !spill_has(w, stamp))
+		if (!is_indexed(w, stamp) && !spill_has(w, stamp))
 			break;
 	}
 	if (found < end)
@@ -112,15 +137,14 @@ static struct sim_reuse match_pages(struct sim *w, const struct sim_text *t, con
 	return r;
 }
 
-struct sim_reuse model_match(struct sim *w, const struct sim_prompt *p, bool off,
-			     struct sim_states *found)
+struct sim_reuse model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
+			     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off)
 {
-	found->n = 0;
 	if (!sim_pool(w) || off || !w->config.pools[0].enable_prefix_caching)
 		return (struct sim_reuse){.miss = PAYLOAD_MISS_OFF, .tier = PAYLOAD_NO_TIER};
 	if (images_is_hybrid(w))
-		return states_match(w, p, found);
-	return match_pages(w, p->text, p->chain, p->n, p->max_cached);
+		return match_state(w, name_space, t, chain, n, max_cached);
+	return match_pages(w, t, chain, n, max_cached);
 }
 
 void model_published(struct sim *w, struct sim_view *v, bool exact, uint64_t stops_before)
@@ -130,9 +154,9 @@ void model_published(struct sim *w, struct sim_view *v, bool exact, uint64_t sto
 	for (uint32_t at = SIM_PAGE_TOKENS; v->publishing && at <= v->committed;
 	     at += SIM_PAGE_TOKENS) {
 		if (!exact)
-			v->publishing = model_is_indexed(w, v->chain[at - 1]);
+			v->publishing = is_indexed(w, v->chain[at - 1]);
 		else
-			sim_check(w, model_is_indexed(w, v->chain[at - 1]),
+			sim_check(w, is_indexed(w, v->chain[at - 1]),
 				  "%u tokens are committed and the page before %u cannot be found",
 				  v->committed, at);
 	}
@@ -240,7 +264,8 @@ void model_evict(const struct pool *p, uint32_t node)
 		  "a page is given up that a sequence uses");
 	sim_check(w, !has_resident_child(p, node), "a page is given up before its children");
 	if (p->hybrid) {
-		sim_check(w, n->kept == 0, "a page is given up that a kept state needs");
+		sim_check(w, n->kept == 0 && n->state == STATE_NONE,
+			  "a page is given up that a kept state needs");
 		return;
 	}
 	check_rank(w, p, node, 1ull << n->name_space);

@@ -9,9 +9,8 @@
 
 #define ALLOW(status)  (1u << -(status))
 #define SLOT_BYTES     4096ull
-#define LANE_BYTES     (2 * SIM_STATE_MOST + SLOT_BYTES)
-#define POOL_BYTES     (SIM_LARGE_PAGES * SIM_PAGE_MOST + SIM_LANES * LANE_BYTES)
-#define RETAINED_BYTES (SIM_RETAINED * (SIM_STATE_MOST + SLOT_BYTES))
+#define POOL_BYTES     ((SIM_PAGES + 3 * SIM_LANES) * SLOT_BYTES)
+#define RETAINED_BYTES (2 * SIM_RETAINED * SLOT_BYTES)
 
 static _Alignas(4096) char pool_bytes[POOL_BYTES];
 static _Alignas(4096) char retained_bytes[RETAINED_BYTES];
@@ -83,14 +82,13 @@ void pools_leave_memory(struct sim *w)
 void ask_attach(struct sim_client *c)
 {
 	uint32_t n_sections = c->hybrid ? SIM_SECTIONS : 0;
-	uint32_t n_layers = c->sim->page_bytes > SPILL_PAGE_BYTES ? 3 : 2;
 	struct sim_op *o = op_new(c, WIRE_OP_POOL_ATTACH, NULL);
 	struct payload_layer *layers;
-	struct payload_pool *p = op_in(o, (uint32_t)(sizeof(*p) + n_layers * sizeof(*layers) +
+	struct payload_pool *p = op_in(o, (uint32_t)(sizeof(*p) + 2 * sizeof(*layers) +
 						     n_sections * sizeof(struct payload_section)));
 
 	p->version = PAYLOAD_VERSION;
-	p->n_layers = n_layers;
+	p->n_layers = 2;
 	p->n_sections = n_sections;
 	p->page_tokens = SIM_PAGE_TOKENS;
 	p->name[0] = 'p';
@@ -98,14 +96,11 @@ void ask_attach(struct sim_client *c)
 	layers = (struct payload_layer *)(void *)(p + 1);
 	layers[0] = (struct payload_layer){.kv_heads = 1, .k_head_dim = 2, .v_head_dim = 2};
 	layers[1] = (struct payload_layer){.kv_heads = 1, .k_head_dim = 2, .v_head_dim = 0};
-	if (n_layers > 2) /* of which nobody writes a row */
-		layers[2] =
-		    (struct payload_layer){.kv_heads = 64, .k_head_dim = 32, .v_head_dim = 0};
 	if (n_sections)
-		images_describe(c->sim, layers + n_layers);
+		images_describe(layers + 2);
 	o->allowed |= ALLOW(WIRE_EMISMATCH);
 	o->e.deadline_us = 1u << 31;
-	op_out(o, sizeof(struct payload_pool_info) + 3 * sizeof(struct payload_block) +
+	op_out(o, sizeof(struct payload_pool_info) + 2 * sizeof(struct payload_block) +
 		      SIM_SECTIONS * sizeof(struct payload_section_place));
 	c->attaching = true;
 	op_send(o);

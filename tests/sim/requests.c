@@ -73,11 +73,7 @@ static void fill_prompt(struct sim_op *o, struct sim_text *t, uint32_t n, bool o
 	o->n = n;
 	o->exact = model_is_quiet(w, NULL);
 	text_chain(t, c->name_space, n, chain);
-	o->expected = model_match(
-	    w,
-	    &(struct sim_prompt){
-		.name_space = c->name_space, .text = t, .chain = chain, .n = n, .max_cached = cap},
-	    off, &o->states);
+	o->expected = model_match(w, c->name_space, t, chain, n, cap, off);
 	o->failed_before = w->spill.n_failed;
 	o->bound = cap;
 	if (chance(w, 50))
@@ -92,24 +88,6 @@ static uint32_t draw_length(struct sim *w, uint32_t most)
 	return chance(w, 40) && n >= SIM_PAGE_TOKENS ? n / SIM_PAGE_TOKENS * SIM_PAGE_TOKENS : n;
 }
 
-/* A new prompt; of a hybrid pool with KV-RAM below often one that goes on with another. */
-static uint32_t draw_prompt(struct sim_client *c, struct sim_text *t)
-{
-	struct sim *w = c->sim;
-	const struct sim_talk *talk = &c->talks[below(w, SIM_TALKS)];
-	uint32_t most = (uint32_t)w->config.pools[0].max_sequence_length, n;
-	uint32_t usual = w->spill.on ? 70 : 110;
-
-	text_draw(w, t);
-	if (!c->hybrid || !w->spill.on || talk->tokens == 0 || talk->tokens >= most ||
-	    chance(w, 50))
-		return draw_length(w, c->hybrid && chance(w, 80) && most > usual ? usual : most);
-	*t = talk->text;
-	text_branch_from(w, t, talk->tokens);
-	n = talk->tokens + 1 + below(w, 24);
-	return n < most ? n : most;
-}
-
 void ask_open(struct sim_client *c, bool send, struct sim_op **out)
 {
 	struct sim *w = c->sim;
@@ -117,13 +95,13 @@ void ask_open(struct sim_client *c, bool send, struct sim_op **out)
 	struct sim_view *v = free_view(c);
 	struct payload_open *p;
 	struct sim_op *o;
-	uint32_t n;
+	uint32_t n = draw_length(w, c->hybrid && chance(w, 80) && most > 110 ? 110 : most);
 
 	if (out)
 		*out = NULL;
 	if (!v)
 		return;
-	n = draw_prompt(c, &v->text);
+	text_draw(w, &v->text);
 	v->no_reuse = chance(w, 4);
 	v->max_tokens = n + below(w, most - n + 1) / (1 + below(w, c->hybrid ? 12 : 3));
 	o = op_new(c, WIRE_OP_OPEN, NULL);
@@ -148,7 +126,9 @@ void ask_lookup(struct sim_client *c, bool send, struct sim_op **out)
 	struct sim_text t;
 	struct sim_op *o = op_new(c, WIRE_OP_LOOKUP, NULL);
 
-	fill_prompt(o, &t, draw_prompt(c, &t), chance(w, 4));
+	text_draw(w, &t);
+	fill_prompt(o, &t, draw_length(w, (uint32_t)w->config.pools[0].max_sequence_length),
+		    chance(w, 4));
 	op_out(o, sizeof(struct payload_open_result));
 	if (out)
 		*out = o;

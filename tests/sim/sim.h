@@ -7,18 +7,18 @@
  *
  * A seed draws everything: the pool, the clients, what they do and when anything moves. The same
  * seed gives the same run. Each row of K and V that a client writes is a stamp of all that the row
- * depends on (namespace, variant, tokens and images up to it), so a wrong byte is seen wherever it
- * is read.
+ * depends on (namespace, variant, tokens and images up to it), so what a page holds says what it
+ * is, and a wrong byte is seen wherever it is read.
  */
 
 #include "daemon/base/random.h"
 #include "daemon/front/session.h"
+#include "shm/payload.h"
 #include "tests/sim/drops.h"
 #include "tests/sim/executor.h"
 #include "tests/sim/images.h"
 #include "tests/sim/pools.h"
 #include "tests/sim/spill.h"
-#include "tests/sim/states.h"
 #include "tests/sim/text.h"
 
 #define SIM_FAILED      3 /* exit code of a run in which a check of the simulator failed */
@@ -27,7 +27,6 @@
 #define SIM_PAGES       200
 #define SIM_CLIENTS     4
 #define SIM_SEQUENCES   12
-#define SIM_TALKS       3
 #define SIM_OPS         24 /* in flight, of one client; each has a slot of its window */
 #define SIM_SLOT_BYTES  8192
 #define SIM_OUT         4096 /* where answers go in a slot */
@@ -61,6 +60,11 @@ struct sim_view { /* a sequence, as its client knows it */
 
 struct sim_client;
 
+struct sim_reuse { /* of a prompt */
+	uint32_t tokens, miss, tier;
+	uint32_t device_tokens; /* of them, from the start: on the device when it was asked for */
+};
+
 struct sim_op {
 	bool used;
 	struct sim_client *client;
@@ -75,10 +79,8 @@ struct sim_op {
 	bool exact; /* expected is what must come, if nothing was done since */
 	uint64_t done_before;
 	struct sim_reuse expected;
-	struct sim_states states; /* of a hybrid pool: that it could go on from */
 	uint32_t bound;
-	uint64_t failed_before;         /* what could not be fetched; of a capture: copied down */
-	uint64_t refused_before;        /* of a capture: states that found no place in KV-RAM */
+	uint64_t failed_before;         /* pages that could not be fetched */
 	uint32_t first, n, side, layer; /* of rows, of a commit */
 	struct sim_op *items[4];
 	uint32_t n_items;
@@ -94,11 +96,6 @@ struct sim_memory {
 	bool used;
 	_Alignas(64) char control[4096 + SIM_SUBMISSIONS * 64 + SIM_COMPLETIONS * 64 + 16 * 1024];
 	_Alignas(64) char window[SIM_OPS * SIM_SLOT_BYTES];
-};
-
-struct sim_talk { /* a conversation, up to its last turn */
-	struct sim_text text;
-	uint32_t tokens;
 };
 
 struct sim_client {
@@ -119,7 +116,6 @@ struct sim_client {
 	struct sim_op ops[SIM_OPS];
 	uint32_t in_flight;
 	struct sim_view views[SIM_SEQUENCES];
-	struct sim_talk talks[SIM_TALKS]; /* of a hybrid pool, to be gone on with */
 };
 
 struct sim_options {
@@ -143,8 +139,6 @@ struct sim {
 	struct sim_client clients[SIM_CLIENTS];
 	uint32_t n_clients;
 	bool mapped, quiet, failing, failpoints, windows, hybrid, rules, live, somebody_waits;
-	uint32_t state_bytes; /* of the section that a step replaces */
-	uint32_t page_bytes;
 	uint32_t work_rate; /* of 100: how often an executor runs a job */
 	uint32_t moves;     /* after each event: how fast things go on */
 	bool core_sleeps, slept;
@@ -183,9 +177,6 @@ void sim_run(const struct sim_options *options);
 void memory_write(struct sim *w, uint32_t page, uint32_t slot, uint64_t stamp);
 void memory_check_row(struct sim *w, uint32_t page, uint32_t slot, uint64_t stamp,
 		      const char *what);
-/* The same of a record that lies anywhere. */
-void memory_check_copy(struct sim *w, const char *copy, uint32_t slot, uint64_t stamp,
-		       const char *what);
 uint64_t memory_stamp(struct sim *w, uint32_t page, uint32_t slot);
 void memory_check_zero(struct sim *w, uint32_t page);
 uint64_t row_stamp(uint64_t stamp, uint32_t layer, uint32_t side);
@@ -225,12 +216,9 @@ void ask_null(struct sim_client *c);
 void answer_take(struct sim_op *o, const struct completion *reply);
 
 /* ---- model.c: what may be found ---- */
-/* The longest reuse of a prompt as of now, from the bytes of pages and images, and why no more;
- * `found`: of a hybrid pool, all states that it could go on from. */
-struct sim_reuse model_match(struct sim *w, const struct sim_prompt *p, bool off,
-			     struct sim_states *found);
-/* Is there a page on the device that ends with this row? */
-bool model_is_indexed(struct sim *w, uint64_t stamp);
+/* The longest reuse of a prompt as of now, from the bytes of pages, and why no more. */
+struct sim_reuse model_match(struct sim *w, uint16_t name_space, const struct sim_text *t,
+			     const uint64_t *chain, uint32_t n, uint32_t max_cached, bool off);
 /* Nobody else can change what is found until this answer comes. */
 bool model_is_quiet(struct sim *w, const struct sim_view *v); /* v: its writes are no matter */
 /* What is committed is found; unless it has stopped to publish, or the answer came late. */
@@ -244,6 +232,8 @@ void check_view(struct sim_client *c, struct sim_view *v); /* committed rows are
 void check_admissions(struct sim *w);
 void check_rest(struct sim *w);
 void check_empty(struct sim *w);
-void driver_event(struct sim *w); /* driver.c */
+
+/* ---- driver.c ---- */
+void driver_event(struct sim *w);
 
 #endif

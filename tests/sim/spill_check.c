@@ -4,7 +4,6 @@
  * must hold of it. One thread; nothing blocks.
  */
 #include "tests/sim/sim.h"
-#include "tests/sim/states.h"
 
 /* ---- who goes, by a look at all ---- */
 
@@ -62,18 +61,17 @@ static bool share_queue(const struct pool *p, const struct retain_run *a,
 	return a->class == b->class && reuse_bucket(now - a->tick) == reuse_bucket(now - b->tick);
 }
 
-/* What live sequences have there counts, too. */
-uint32_t spill_claim(struct sim *w, uint16_t name_space, uint64_t more)
+/* 0: over its quota, 1: above what it is sure of, 2: neither; with `more` bytes. What live
+ * sequences have there counts, too. */
+static uint32_t claim_of(struct sim *w, uint16_t name_space, uint64_t more)
 {
 	const struct config_namespace *n = &w->config.namespaces[name_space];
 	const struct ram *r = spill_pool(w)->ram;
 	uint64_t held = more;
 
 	for (uint32_t i = 0; i < r->most; i++) {
-		const struct ram_object *o = &r->objects[i];
-
-		if (o->pool && o->name_space == name_space)
-			held += ram_bytes_of(o->pool, o->image) + RAM_KNOWN_BYTES;
+		if (r->objects[i].pool && r->objects[i].name_space == name_space)
+			held += SPILL_OBJECT;
 	}
 	if (n->max_kv_ram_bytes != CONFIG_NULL && held > n->max_kv_ram_bytes)
 		return 0;
@@ -162,7 +160,7 @@ static uint32_t weakest(struct sim *w, uint32_t *claim)
 		uint32_t found = 0;
 
 		for (uint16_t ns = 0; ns < 2; ns++)
-			found |= (uint32_t)(spill_claim(w, ns, 0) == *claim) << ns;
+			found |= (uint32_t)(claim_of(w, ns, 0) == *claim) << ns;
 		if (find_least(p, found, &rank) != NODE_NONE)
 			return found;
 	}
@@ -185,11 +183,13 @@ static void check_refused(struct sim *w, bool over, enum pool_need need,
 		  "a page is refused, and one that ranks below is in KV-RAM");
 }
 
-static void page_displaced(struct sim *w, uint32_t node, enum pool_need need, uint32_t victim)
+void spill_displaced(const struct ram_pool *rp, uint32_t node, enum pool_need need, uint32_t victim)
 {
-	const struct pool *p = sim_pool(w);
+	struct core_pool *c = rp->context;
+	struct sim *w = (struct sim *)(void *)((char *)c->core - offsetof(struct sim, core));
+	const struct pool *p = rp->pool;
 	uint16_t ns = p->prefix.nodes[node].name_space;
-	uint32_t claim = spill_claim(w, ns, SPILL_OBJECT), others;
+	uint32_t claim = claim_of(w, ns, SPILL_OBJECT), others;
 	bool idle = is_idle(p, &p->retain.runs[p->prefix.nodes[node].run]);
 	struct rank newcomer = rank_of(p, node, claim, idle), least, rank;
 	bool over = claim == 0 && need != POOL_NEED_LIVE;
@@ -201,7 +201,7 @@ static void page_displaced(struct sim *w, uint32_t node, enum pool_need need, ui
 	if (need == POOL_NEED_HEAD && first != NODE_NONE && !is_below(least, newcomer)) {
 		namespaces = 1u << ns;
 		first = find_least(p, namespaces, &least);
-		least.claim = spill_claim(w, ns, 0);
+		least.claim = claim_of(w, ns, 0);
 	}
 	if (victim == NODE_NONE) {
 		w->spill.refused++;
@@ -225,18 +225,6 @@ static void page_displaced(struct sim *w, uint32_t node, enum pool_need need, ui
 		  newcomer.index, (unsigned long long)newcomer.tick);
 }
 
-void spill_displaced(const struct ram_candidate *newcomer, enum pool_need need,
-		     const struct ram_candidate *victim, bool planned)
-{
-	struct core_pool *c = newcomer->pool->context;
-	struct sim *w = (struct sim *)(void *)((char *)c->core - offsetof(struct sim, core));
-
-	if (newcomer->pool->pool->hybrid)
-		spill_state_displaced(w, newcomer, victim, planned);
-	else
-		page_displaced(w, newcomer->node, need, victim->pool ? victim->node : NODE_NONE);
-}
-
 /* ---- checks ---- */
 
 static const struct device_job *device_job_of(const struct list *link)
@@ -250,24 +238,26 @@ static void check_copy(struct sim *w, const struct device_move *m)
 	const struct ram_pool *rp = spill_pool(w);
 	bool up = m->from == DEVICE_ARENA;
 	uint64_t place = up ? m->from_offset : m->to_offset;
-	uint64_t page = (up ? m->to_offset : m->from_offset) / rp->page_bytes;
-	uint32_t object = spill_object(w, place);
-	const struct node *n;
+	uint64_t page = (up ? m->to_offset : m->from_offset) / SPILL_PAGE_BYTES;
 
-	sim_check(w, object != OBJECT_NONE, "a copy %s place %llu of KV-RAM runs, where nothing is",
-		  up ? "from" : "to", (unsigned long long)place);
-	if (rp->ram->objects[object].node == NODE_NONE)
-		return; /* a live sequence's own: its rows tell */
-	n = &rp->pool->prefix.nodes[rp->ram->objects[object].node];
-	if (m->from == DEVICE_ARENA && m->to == DEVICE_ARENA) {
-		sim_check(w, n->ram_pins, "a page is moved inside KV-RAM and does not know of it");
+	for (uint32_t i = 0; rp && i < rp->ram->most; i++) {
+		const struct node *n;
+
+		if (!rp->ram->objects[i].pool ||
+		    frames_piece(w->spill.arena->frames, i, 0).offset != place)
+			continue;
+		if (rp->ram->objects[i].node == NODE_NONE)
+			return; /* a live sequence's own: its rows tell */
+		n = &rp->pool->prefix.nodes[rp->ram->objects[i].node];
+		sim_check(w, n->copies[TIER_DEVICE] == page,
+			  "a page is copied %s, and its place on the device is another's",
+			  up ? "up" : "down");
+		sim_check(w, n->moves & (up ? NODE_FILLING : NODE_FILLING_RAM),
+			  "a page is copied %s and does not know of it", up ? "up" : "down");
 		return;
 	}
-	sim_check(w, n->copies[TIER_DEVICE] == page,
-		  "a page is copied %s, and its place on the device is another's",
-		  up ? "up" : "down");
-	sim_check(w, n->moves & (up ? NODE_FILLING : NODE_FILLING_RAM),
-		  "a page is copied %s and does not know of it", up ? "up" : "down");
+	sim_fail(w, "a copy %s place %llu of KV-RAM runs, where nothing is", up ? "from" : "to",
+		 (unsigned long long)place);
 }
 
 static bool check_copies(struct sim *w, const struct list *jobs)
@@ -278,36 +268,28 @@ static bool check_copies(struct sim *w, const struct list *jobs)
 	{
 		const struct device_job *j = device_job_of(link);
 
-		if (!spill_is_copy(j))
-			continue;
-		some = true;
-		for (uint32_t i = 0; i < j->n; i++) {
-			const struct device_move *m = &j->moves[i];
-			bool arena = m->to == DEVICE_ARENA || m->from == DEVICE_ARENA;
-
-			if (arena && !spill_is_of_image(w, m))
-				check_copy(w, m);
+		for (uint32_t i = 0; spill_is_copy(j) && i < j->n; i++) {
+			check_copy(w, &j->moves[i]);
+			some = true;
 		}
 	}
 	return some;
 }
 
-/* Its bytes are there, and the same wherever they are; behind a part of a page may be anything. */
+/* Its bytes are there, and the same wherever they are. */
 static void check_settled(struct sim *w, const struct node *n)
 {
 	const struct core_pool *p = sim_core_pool(w);
+	uint64_t offset = spill_offset(w, n);
 	const char *page = (const char *)p->memory.segment.memory +
-			   n->copies[TIER_DEVICE] * p->geometry.page_stride;
-	bool good = spill_is_whole(w, n->copies[TIER_RAM]);
+			   n->copies[TIER_DEVICE] * (uint64_t)SPILL_PAGE_BYTES;
 
-	sim_check(w, node_is_in_ram(n) == good,
+	sim_check(w, node_is_in_ram(n) == *spill_good(w, offset),
 		  "a page in KV-RAM counts as %s and its bytes are %s",
-		  node_is_in_ram(n) ? "good" : "spoilt", good ? "there" : "not");
+		  node_is_in_ram(n) ? "good" : "spoilt", *spill_good(w, offset) ? "there" : "not");
 	sim_check(w,
 		  !node_is_in_ram(n) || n->copies[TIER_DEVICE] == COPY_NONE ||
-		      n->length < SIM_PAGE_TOKENS || w->page_bytes > SPILL_PAGE_BYTES ||
-		      memcmp(page, w->spill.arena->memory + spill_offset(w, n), SPILL_PAGE_BYTES) ==
-			  0,
+		      memcmp(page, w->spill.arena->memory + offset, SPILL_PAGE_BYTES) == 0,
 		  "a page has other bytes in KV-RAM than on the device");
 }
 
@@ -351,14 +333,10 @@ void spill_check(struct sim *w)
 		check_node(w, n, settled);
 		arriving += (n->moves & (NODE_FILLING | NODE_FAILED)) == NODE_FILLING;
 	}
-	if (settled && p->hybrid)
-		states_check_settled(w);
 	sim_check(w, arriving == p->arriving, "%llu pages arrive, counted are %llu",
 		  (unsigned long long)arriving, (unsigned long long)p->arriving);
 	if (w->event % 16 == 0)
 		wrong = ram_check(rp->ram);
-	if (w->event % 16 == 8)
-		states_check_bytes(w);
 	sim_check(w, !wrong, "%s", wrong);
 }
 

@@ -94,31 +94,17 @@ bool text_is_inside_image(const struct sim_text *t, uint32_t position, uint32_t 
 	return false;
 }
 
-uint64_t text_stamp_root(uint16_t name_space, uint8_t variant)
-{
-	return mix(name_space + 1, variant + 77);
-}
-
-uint64_t text_stamp_image(uint64_t above, uint8_t digest, uint32_t length)
-{
-	return mix(above ^ 0x5555, (uint64_t)digest << 32 | length);
-}
-
-uint64_t text_stamp_token(uint64_t above, uint32_t token)
-{
-	return mix(above, token);
-}
-
 void text_chain(const struct sim_text *t, uint16_t name_space, uint32_t n, uint64_t *chain)
 {
-	uint64_t at = text_stamp_root(name_space, t->variant);
+	uint64_t at = mix(name_space + 1, t->variant + 77);
 
 	for (uint32_t i = 0; i < n; i++) {
 		for (uint32_t k = 0; k < SIM_IMAGES; k++) {
 			if (t->image[k] && place_of(t, k)->start == i)
-				at = text_stamp_image(at, t->image[k], place_of(t, k)->length);
+				at = mix(at ^ 0x5555,
+					 (uint64_t)t->image[k] << 32 | place_of(t, k)->length);
 		}
-		at = text_stamp_token(at, text_token(t, i));
+		at = mix(at, text_token(t, i));
 		chain[i] = at;
 	}
 }

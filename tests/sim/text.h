@@ -30,17 +30,7 @@ uint32_t text_token(const struct sim_text *t, uint32_t position);
 uint32_t text_spans(const struct sim_text *t, uint32_t from, uint32_t to,
 		    struct payload_span out[SIM_IMAGES]);
 void text_drop_images(struct sim_text *t, uint32_t from, uint32_t end); /* those cut by `end` */
-/* Stamps, step by step: of what comes before the first token; of an image that begins; of a token.
- */
-uint64_t text_stamp_root(uint16_t name_space, uint8_t variant);
-uint64_t text_stamp_image(uint64_t above, uint8_t digest, uint32_t length);
-uint64_t text_stamp_token(uint64_t above, uint32_t token);
 void text_chain(const struct sim_text *t, uint16_t name_space, uint32_t n, uint64_t *chain);
 bool text_is_inside_image(const struct sim_text *t, uint32_t position, uint32_t end);
-
-struct sim_reuse { /* of a prompt */
-	uint32_t tokens, miss, tier;
-	uint32_t device_tokens; /* of them, from the start: on the device when it was asked for */
-};
 
 #endif

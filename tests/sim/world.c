@@ -202,15 +202,13 @@ static void draw_world(struct sim *w)
 	w->windows = chance(w, 25);
 	w->hybrid = chance(w, 45);
 	w->rules = chance(w, 35);
-	w->spill.on = chance(w, w->hybrid ? 65 : 80);
+	w->spill.on = chance(w, w->hybrid ? 10 : 80);
 	/* Of every third one the live sequences move. */
 	w->live = w->options.seed % 3 == 0;
 	w->hybrid &= !w->live;
 	w->spill.on |= w->live;
-	w->state_bytes = SIM_STATE_BYTES;
-	w->page_bytes = SPILL_PAGE_BYTES;
 	w->quiet |= w->spill.on && chance(w, 20);
-	w->work_rate = chance(w, w->spill.on ? 5 : 20) ? 2 : 10 + below(w, 90);
+	w->work_rate = chance(w, 20) ? 2 : 10 + below(w, 90);
 	w->moves = w->quiet || chance(w, 25) ? 0 : below(w, w->spill.on ? 24 : 8);
 	w->n_clients = 1 + below(w, SIM_CLIENTS);
 	w->now_ns = 1000000000 + random_below(&w->random, 1000000000);
@@ -259,7 +257,7 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 	sim_trace(w,
 		  "pages %llu, budget %llu, max %llu, mapped %d, quiet %d, hybrid %d, lanes %llu, "
 		  "slots %llu, order %u, rules %d, bits %u, objects %u, floor %llu, fails %u "
-		  "and %u, hangs %u, state %u, page %u",
+		  "and %u, hangs %u",
 		  (unsigned long long)w->config.pools[0].pool_pages,
 		  (unsigned long long)w->config.pools[0].max_prefix_cache_pages,
 		  (unsigned long long)w->config.pools[0].max_sequence_length, w->mapped, w->quiet,
@@ -268,7 +266,7 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 		  w->config.pools[0].retained_order, w->rules, o.keys.kept_bits,
 		  w->spill.on ? w->spill.arena->most_objects : 0,
 		  (unsigned long long)w->config.pools[0].ram_floor_tokens, w->spill.down_fails,
-		  w->spill.up_fails, w->spill.hangs, w->state_bytes, w->page_bytes);
+		  w->spill.up_fails, w->spill.hangs);
 	for (uint32_t i = 0; i < w->n_clients; i++) {
 		w->clients[i] = (struct sim_client){
 		    .sim = w,

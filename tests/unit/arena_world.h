@@ -72,7 +72,7 @@ static inline int teardown(void **state)
 static inline struct arena_wish wish_of(uint64_t bytes)
 {
 	return (struct arena_wish){
-	    .bytes = bytes, .chunk_bytes = CHUNK, .numa_node = NODES_INTERLEAVE, .threads = 2};
+	    .bytes = bytes, .chunk_bytes = CHUNK, .numa_node = ARENA_INTERLEAVE, .threads = 2};
 }
 
 static inline struct arena *make(struct world *w, const struct arena_wish *wish)

@@ -147,18 +147,13 @@ static inline void make(struct world *w, uint64_t pages)
 }
 
 /* One page record of 4 KiB: blocks at 0 (K), 1024 (V), 1280 (K of both) in it. */
-static inline void compute_small(struct world *w)
+static inline void make_small(struct world *w, uint64_t pages)
 {
 	w->layers[0] = (struct geometry_layer){
 	    .kv_heads = 2, .head_dim = {8, 4}, .format = {KERNEL_FLOAT32, KERNEL_FLOAT16}};
 	w->layers[1] = (struct geometry_layer){
 	    .kv_heads = 3, .head_dim = {8, 0}, .format = {KERNEL_BFLOAT16, KERNEL_BFLOAT16}};
 	compute(w, 16);
-}
-
-static inline void make_small(struct world *w, uint64_t pages)
-{
-	compute_small(w);
 	make(w, pages);
 }
 

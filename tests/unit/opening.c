@@ -2,7 +2,6 @@
 /* opening: see opening.h. */
 #include "tests/unit/opening.h"
 
-#include "daemon/state/pool_states.h"
 #include "tests/unit/pool_world.h"
 
 struct opening *opening_begin(struct pool *p, const struct match_wish *wish, uint32_t max_tokens)
@@ -21,21 +20,13 @@ struct opening *opening_begin(struct pool *p, const struct match_wish *wish, uin
 	return o;
 }
 
-static void free_opening(struct opening **open)
-{
-	free((*open)->path);
-	free(*open);
-	*open = NULL;
-}
-
 /* Ask for those pages that nobody has asked for yet. */
 static int ask(struct opening *o, uint32_t *budget)
 {
 	struct pool *p = o->pool;
 
-	for (; o->asked < match_nodes(&o->m); o->asked++) {
-		uint32_t node = match_node(&o->m, o->asked);
-		const struct node *n = &p->prefix.nodes[node];
+	for (; o->asked < o->m.walk.position; o->asked++) {
+		const struct node *n = &p->prefix.nodes[o->path[o->asked]];
 		int r;
 
 		if (n->copies[TIER_DEVICE] != COPY_NONE || !node_is_in_ram(n))
@@ -43,7 +34,7 @@ static int ask(struct opening *o, uint32_t *budget)
 		if (*budget == 0)
 			return POOL_MORE;
 		--*budget;
-		r = pool_fetch(p, node);
+		r = pool_fetch(p, o->path[o->asked]);
 		if (r == POOL_NEVER)
 			break;
 		if (r == POOL_WAIT)
@@ -52,15 +43,6 @@ static int ask(struct opening *o, uint32_t *budget)
 			return r;
 	}
 	return 0;
-}
-
-/* Another, shorter match has been found: its full pages are here, a partial one may not be. */
-static void look_again(struct opening *o)
-{
-	if (o->asked > o->m.walk.position)
-		o->asked = o->m.walk.position;
-	if (o->fetched > o->m.walk.position)
-		o->fetched = o->m.walk.position;
 }
 
 /* 0: all are there; POOL_MORE: fewer are to be had, or the budget is over. */
@@ -76,65 +58,17 @@ static int fetch(struct opening *o, uint32_t *budget)
 	r = ask(o, budget);
 	if (r)
 		return r;
-	for (; o->fetched < match_nodes(&o->m); o->fetched++) {
-		const struct node *n = &o->pool->prefix.nodes[match_node(&o->m, o->fetched)];
+	for (; o->fetched < o->m.walk.position; o->fetched++) {
+		const struct node *n = &o->pool->prefix.nodes[o->path[o->fetched]];
 
 		if (node_is_on_device(n))
 			continue;
 		if (n->moves & NODE_FILLING && !(n->moves & NODE_FAILED))
 			return POOL_WAIT;
 		match_cut(&o->m, o->fetched);
-		look_again(o);
 		return POOL_MORE;
 	}
 	return 0;
-}
-
-static void copy_image(struct opening *o)
-{
-	struct images *images = &o->pool->images;
-	const struct image *it = &images->image[o->m.image];
-
-	o->copying = true;
-	o->name = image_name(images, o->m.image);
-	o->slot = it->slot;
-	o->place = it->slot == SLOT_NONE ? it->place : COPY_NONE;
-	o->lane = o->s->lane;
-	o->m.claimed = false; /* until the copy is done */
-	lane_job(images, o->lane);
-}
-
-void opening_image_came(struct opening **open, int result)
-{
-	struct opening *o = *open;
-	struct pool *p = o->pool;
-
-	assert_true(o->copying);
-	o->copying = false;
-	lane_job_done(&p->images, o->lane);
-	if (o->place != COPY_NONE && result == 0 && o->s)
-		pool_restored(p, o->name.image);
-	pool_claim_done(p, o->name.image);
-	if (!o->s) {
-		free_opening(open);
-		return;
-	}
-	o->copied = result == 0;
-	if (o->copied)
-		return;
-	assert_int_not_equal(o->place, COPY_NONE); /* else the pool has failed */
-	p->images.counts.restores_failed++;
-	match_go_back(&o->m, o->name);
-	look_again(o);
-}
-
-static void assert_is_here(const struct opening *o)
-{
-	for (uint32_t i = 0; i < match_nodes(&o->m); i++) {
-		const struct node *n = &o->pool->prefix.nodes[match_node(&o->m, i)];
-
-		assert_true(node_is_on_device(n) && !(n->moves & NODE_LEAVING));
-	}
 }
 
 int opening_turn(struct opening **open, uint32_t budget, struct seq **s)
@@ -146,18 +80,12 @@ int opening_turn(struct opening **open, uint32_t budget, struct seq **s)
 	uint32_t *ids;
 	int r;
 
-	if (o->copying)
-		return POOL_WAIT;
 	if (match_turn(&o->m, &budget))
 		return POOL_MORE;
-	if (o->m.from_ram && o->fetched < match_nodes(&o->m) && !o->copied) {
+	if (o->m.walk.position > o->m.walk.on_device && o->fetched < o->m.walk.position) {
 		r = fetch(o, &budget);
 		if (r)
 			return r;
-	}
-	if (o->m.image != IMAGE_NONE && !o->copied) {
-		copy_image(o);
-		return POOL_WAIT;
 	}
 	match_count(&o->m);
 	ids = malloc(bytes + 1);
@@ -165,10 +93,16 @@ int opening_turn(struct opening **open, uint32_t budget, struct seq **s)
 	images = images_bytes ? malloc(images_bytes) : NULL;
 	if (images)
 		memcpy(images, o->wish.images, images_bytes);
-	assert_is_here(o);
+	for (uint32_t i = 0; i < o->m.walk.position; i++) {
+		const struct node *n = &o->pool->prefix.nodes[o->path[i]];
+
+		assert_true(node_is_on_device(n) && !(n->moves & NODE_LEAVING));
+	}
 	assert_int_equal(seq_take_match(o->s, &o->m, ids, images), 0);
 	*s = o->s;
-	free_opening(open);
+	free(o->path);
+	free(o);
+	*open = NULL;
 	return 0;
 }
 
@@ -176,15 +110,14 @@ void opening_abandon(struct opening **open)
 {
 	struct opening *o = *open;
 
-	match_unclaim(&o->m);
 	if (o->m.held != NODE_NONE) {
 		o->s->node = o->m.held;
 		o->s->leaving = o->m.leaving;
-		o->s->tail_node = o->m.partial;
 		o->m.held = NODE_NONE;
 		retain_let_go(&o->pool->retain, &o->m.run);
 	}
 	world_close(&o->s);
-	if (!o->copying)
-		free_opening(open);
+	free(o->path);
+	free(o);
+	*open = NULL;
 }

@@ -93,8 +93,6 @@ static void make_pool(struct ram_world *w, uint32_t i, const struct ram_world_wi
 				     .order = wish->order,
 				     .name_spaces = RETAIN_NAMESPACES,
 				     .ram_pages = (uint32_t)objects,
-				     .lanes = wish->image_bytes ? 8 : 0,
-				     .retained_slots = wish->slots,
 				     .interactive_ttl_ns = 300 * SECOND};
 	uint8_t stamp[16] = {(uint8_t)(i + 1), 9, 9};
 	const char *why = "";
@@ -108,19 +106,13 @@ static void make_pool(struct ram_world *w, uint32_t i, const struct ram_world_wi
 	if (geometry_compute(&p->geometry, &why, &layer))
 		fail_msg("%s", why);
 	assert_int_equal(p->geometry.page_stride, wish->page_bytes);
-	p->memory = (struct device_memory){.geometry = &p->geometry,
-					   .pages = wish->pages,
-					   .retained_bytes = wish->slots * wish->image_bytes};
+	p->memory = (struct device_memory){.geometry = &p->geometry, .pages = wish->pages};
 	p->memory.segment = SEGMENT_NONE;
-	p->memory.retained = SEGMENT_NONE;
-	if (wish->image_bytes)
-		limits.ram_images = (uint32_t)(w->arena->bytes / wish->image_bytes);
 	make_or_free(w, p, DEVICE_MAKE);
 	p->made = true;
 	assert_int_equal(pool_init(&p->pool, &limits, &world_maker, stamp), 0);
 	p->pool.retain.now_ns = w->now_ns;
-	assert_int_equal(ram_pool_init(&p->ram, w->ram, &p->pool, &w->device, &p->memory,
-				       wish->image_bytes, moved, p),
+	assert_int_equal(ram_pool_init(&p->ram, w->ram, &p->pool, &w->device, &p->memory, moved, p),
 			 0);
 }
 
@@ -130,7 +122,7 @@ void ram_world_init(struct ram_world *w, const struct ram_world_limits *limits)
 				  .chunk_bytes = limits->chunk_bytes ? limits->chunk_bytes
 								     : limits->arena_bytes,
 				  .most_objects = limits->most_objects,
-				  .numa_node = NODES_ANYWHERE,
+				  .numa_node = ARENA_ANYWHERE,
 				  .threads = 1};
 
 	failpoint_clear();
@@ -201,6 +193,141 @@ void ram_world_deinit(struct ram_world *w)
 	w->real->free(w->real);
 }
 
+/* ---- what must hold ---- */
+
+void ram_world_fill(void *page, uint64_t bytes, uint64_t key)
+{
+	uint64_t *words = page;
+
+	for (uint64_t i = 0; i < bytes / sizeof(*words); i++)
+		words[i] = key + i;
+}
+
+static bool is_filled(const void *page, uint64_t bytes, uint64_t key)
+{
+	const uint64_t *words = page;
+
+	for (uint64_t i = 0; i < bytes / sizeof(*words); i++) {
+		if (words[i] != key + i)
+			return false;
+	}
+	return true;
+}
+
+static char *page_at(const struct ram_world_pool *p, uint32_t page)
+{
+	return (char *)p->memory.segment.memory + page * p->geometry.page_stride;
+}
+
+static char *place_at(const struct ram_world *w, uint32_t object)
+{
+	return w->arena->memory + frames_piece(w->arena->frames, object, 0).offset;
+}
+
+static const char *wrong_bytes(const struct ram_world *w, const struct ram_world_pool *p)
+{
+	uint64_t bytes = p->geometry.page_stride;
+
+	for (uint32_t i = 0; i < p->pool.prefix.fresh; i++) {
+		const struct node *n = &p->pool.prefix.nodes[i];
+
+		if (n->kind != NODE_TOKENS)
+			continue;
+		if (node_is_on_device(n) &&
+		    !is_filled(page_at(p, n->copies[TIER_DEVICE]), bytes, n->key.low))
+			return "in a page are not the bytes of its node";
+		if (node_is_in_ram(n) &&
+		    !is_filled(place_at(w, n->copies[TIER_RAM]), bytes, n->key.low))
+			return "in a place of KV-RAM are not the bytes of its page";
+	}
+	return NULL;
+}
+
+struct scan {
+	const struct ram_world *w;
+	const char *wrong;
+};
+
+static const char *wrong_record(const struct ram_world *w, uint32_t object, enum record_state state,
+				const struct record *r, const struct record_parts *parts)
+{
+	const struct ram_world_pool *p = (const void *)w->ram->objects[object].pool;
+	uint32_t node = w->ram->objects[object].node;
+	struct frames_piece piece = frames_piece(w->arena->frames, object, 0);
+	const struct prefix *x = &p->pool.prefix;
+	const struct node *n = &x->nodes[node];
+	const struct prefix_images *images = n->images ? &x->images[n->images - 1] : NULL;
+
+	if (state != (node_is_in_ram(n) ? RECORD_VALID : RECORD_FILLING))
+		return "a record does not say whether its bytes are there";
+	if (r->kind != RECORD_PAGE || r->boot_nonce != 77 || r->id != n->id ||
+	    r->parent_nonce != 77 || r->parent_id != x->nodes[n->parent].id ||
+	    r->key[0] != n->key.low || r->key[1] != n->key.high || r->epoch != x->epoch ||
+	    r->position != n->position)
+		return "a record names another page";
+	if (memcmp(r->stamp, x->stamp, 16) ||
+	    memcmp(r->name_space, w->ram->shares[n->name_space].digest, 16))
+		return "a record is of another pool or namespace";
+	if (r->n_tokens != n->length ||
+	    memcmp(parts->tokens, prefix_tokens(x, node), n->length * sizeof(uint32_t)))
+		return "a record has other tokens";
+	if (r->n_spans != (images ? images->n : 0) ||
+	    (images && memcmp(parts->spans, images->image, images->n * sizeof(*images->image))))
+		return "a record has other images";
+	if (r->n_extents != 1 || r->payload_bytes != p->geometry.page_stride ||
+	    parts->extents[0].offset != piece.offset || parts->extents[0].bytes != piece.bytes)
+		return "a record says another place";
+	return NULL;
+}
+
+static void visit(void *context, uint64_t index, enum record_state state, int wrong,
+		  const struct record *r, const struct record_parts *parts)
+{
+	struct scan *s = context;
+
+	if (s->wrong)
+		return;
+	if (wrong)
+		s->wrong = "a record cannot be read";
+	else if (!s->w->ram->objects[index].pool)
+		s->wrong = "a record is left where nothing lies";
+	else
+		s->wrong = wrong_record(s->w, (uint32_t)index, state, r, parts);
+}
+
+static const char *wrong_records(struct ram_world *w)
+{
+	struct scan s = {.w = w};
+	uint64_t n = record_scan(w->arena->headers, w->arena->most_objects, visit, &s);
+
+	if (!s.wrong && n != frames_sums(w->arena->frames).objects)
+		return "something lies in KV-RAM without a record";
+	return s.wrong;
+}
+
+const char *ram_world_wrong(struct ram_world *w, bool bytes)
+{
+	const char *wrong = ram_check(w->ram);
+
+	if (!wrong && bytes)
+		wrong = wrong_records(w);
+	for (uint32_t i = 0; i < w->n_pools && !wrong; i++) {
+		/* That of the learned order takes long. */
+		wrong = pool_check(&w->pools[i].pool, bytes || !w->pools[i].pool.retain.learned);
+		if (!wrong && bytes)
+			wrong = wrong_bytes(w, &w->pools[i]);
+	}
+	return wrong;
+}
+
+void ram_world_check(struct ram_world *w)
+{
+	const char *wrong = ram_world_wrong(w, true);
+
+	if (wrong)
+		fail_msg("%s", wrong);
+}
+
 /* ---- copies ---- */
 
 void ram_world_kick(struct ram_world *w)
@@ -247,7 +374,8 @@ bool ram_world_step(struct ram_world *w, uint32_t pool, struct seq *s, uint32_t 
 		const struct node *at = &p->pool.prefix.nodes[node];
 
 		if (at->copies[TIER_DEVICE] == seq_page(s, i - 1))
-			ram_world_fill_node(w, pool, node);
+			ram_world_fill(page_at(p, at->copies[TIER_DEVICE]), p->geometry.page_stride,
+				       at->key.low);
 		node = at->parent;
 	}
 	return true;
@@ -271,18 +399,12 @@ static struct seq *open_text(struct ram_world *w, struct ram_world_pool *p, uint
 void ram_world_retain(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t which,
 		      uint32_t n, uint32_t *nodes)
 {
-	ram_world_branch(w, pool, name_space, 0, which, n, nodes);
-}
-
-void ram_world_branch(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t shared,
-		      uint32_t which, uint32_t n, uint32_t *nodes)
-{
 	struct ram_world_pool *p = &w->pools[pool];
 	uint32_t *tokens = malloc((n * PAGE + 1) * sizeof(*tokens));
 	struct seq *s;
 	uint32_t node;
 
-	world_tokens(tokens, n * PAGE + 1, shared * PAGE, which);
+	world_tokens(tokens, n * PAGE + 1, 0, which);
 	s = open_text(w, p, name_space, tokens, n * PAGE + 1);
 	for (uint32_t i = 0; s->committed < n * PAGE; i++) {
 		assert_true(i < 100);

@@ -54,8 +54,6 @@ struct ram_world_limits {
 		uint64_t page_bytes;
 		uint32_t pages;
 		enum retain_policy order;
-		uint64_t image_bytes; /* of a hybrid pool, else 0 */
-		uint32_t slots;       /* retained ones */
 	} pool[RAM_WORLD_POOLS];
 };
 
@@ -81,9 +79,6 @@ bool ram_world_step(struct ram_world *w, uint32_t pool, struct seq *s, uint32_t 
 /* Open, compute and close n pages of a text. nodes: NULL or [n]. */
 void ram_world_retain(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t which,
 		      uint32_t n, uint32_t *nodes);
-/* The same of a text whose first pages, `shared` of them, are those of every such text. */
-void ram_world_branch(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t shared,
-		      uint32_t which, uint32_t n, uint32_t *nodes);
 /* Touch it: opened as far as n pages and closed; how many were had. */
 uint32_t ram_world_reuse(struct ram_world *w, uint32_t pool, uint16_t name_space, uint32_t which,
 			 uint32_t n);
@@ -99,13 +94,5 @@ uint32_t ram_world_below(struct ram_world *w, uint32_t pool, uint16_t name_space
 
 /* What a page is filled with. */
 void ram_world_fill(void *page, uint64_t bytes, uint64_t key);
-/* What an image at a node is filled with; and do so, where it lies, or will. */
-uint64_t ram_world_image_key(const struct ram_world_pool *p, uint32_t node);
-void ram_world_fill_image(struct ram_world *w, uint32_t pool, uint32_t image);
-/* Is it in its slot, or its place (COPY_NONE: the slot)? */
-bool ram_world_has_image(const struct ram_world *w, uint32_t pool, uint32_t node, uint32_t slot,
-			 uint32_t place);
-/* The page of a node gets its bytes. */
-void ram_world_fill_node(struct ram_world *w, uint32_t pool, uint32_t node);
 
 #endif

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -42,86 +41,10 @@ static void the_check_says_what_cannot_be_had(void **state)
 	assert_int_equal(arena_check(&wish, why), -EINVAL);
 	assert_non_null(strstr(why, "NUMA node 5000"));
 
-	wish.numa_node = NODES_ANYWHERE;
+	wish.numa_node = ARENA_ANYWHERE;
 	snprintf(why, sizeof(why), "untouched");
 	assert_int_equal(arena_check(&wish, why), 0);
 	assert_string_equal(why, "untouched");
-}
-
-/* What was free when it was looked at is gone when it is wanted. */
-static void what_others_took_after_the_check_is_told_like_what_was_never_there(void **state)
-{
-	struct world *w = *state;
-	struct arena_wish wish = wish_of(CHUNK);
-	char why[ARENA_NOTE_BYTES] = "";
-
-	wish.require_huge = true;
-	if (arena_check(&wish, why)) {
-		print_message("arena: %s\n", why);
-		skip();
-	}
-	failpoint_arm(FAILPOINT_arena_pool, 0, 1);
-	assert_int_equal(arena_new(&wish, &w->executor.executor, count_changed, w, &w->arena),
-			 -ENOMEM);
-	assert_null(w->arena);
-	arena_explain(&wish, -ENOMEM, why);
-	assert_non_null(strstr(why, "KV-RAM wants 4194304 "));
-	assert_non_null(strstr(why, "huge pages"));
-	assert_non_null(strstr(why, "or lower kv_ram_bytes"));
-
-	/* If they are still gone the sentence is that of the check. */
-	wish.bytes = 1ull << 50;
-	arena_explain(&wish, -ENOMEM, why);
-	assert_non_null(strstr(why, "KV-RAM wants 536870912 huge pages"));
-	assert_non_null(strstr(why, "sysctl vm.nr_hugepages="));
-
-	wish = wish_of(CHUNK);
-	arena_explain(&wish, -EMFILE, why);
-	assert_non_null(strstr(why, "KV-RAM wants 4194304 bytes in one file"));
-	assert_non_null(strstr(why, strerror(EMFILE)));
-	assert_true(strlen(why) < ARENA_NOTE_BYTES - 1);
-}
-
-/* Whoever takes huge pages from the host: those of the arena were promised to it as a whole. */
-static void what_was_promised_comes_though_others_want_all_huge_pages(void **state)
-{
-	struct world *w = *state;
-	struct arena_wish wish = wish_of(3 * CHUNK);
-	char why[ARENA_NOTE_BYTES] = "";
-	void *others[16];
-	uint64_t bytes[16];
-	size_t n = 0;
-	struct arena *a;
-
-	wish.require_huge = true;
-	if (arena_check(&wish, why) ||
-	    arena_new(&wish, &w->executor.executor, count_changed, w, &w->arena)) {
-		print_message("arena: %s\n", why);
-		skip();
-	}
-	a = w->arena;
-	step(w, 0);
-	step(w, 0);
-	assert_int_equal(a->arrived_bytes, CHUNK);
-	/* All that the host still promises to anybody, by halves; not for longer than this takes.
-	 */
-	for (uint64_t want = 1ull << 40; want >= FRAME_BYTES && n < 16; want /= 2) {
-		void *memory = mmap(NULL, want, PROT_READ | PROT_WRITE,
-				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-
-		if (memory == MAP_FAILED)
-			continue;
-		others[n] = memory;
-		bytes[n++] = want;
-	}
-	step(w, 0);
-	step(w, 0);
-	while (n > 0) {
-		n--;
-		assert_int_equal(munmap(others[n], bytes[n]), 0);
-	}
-	assert_int_equal(a->state, ARENA_WHOLE);
-	check_consistent(a);
 }
 
 /* A child's checks: the line of the one that failed is its status. */
@@ -214,8 +137,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(the_check_says_what_cannot_be_had),
-	    TEST(what_others_took_after_the_check_is_told_like_what_was_never_there),
-	    TEST(what_was_promised_comes_though_others_want_all_huge_pages),
 	    TEST(a_limit_of_locked_memory_refuses_at_the_start_and_ends_the_growth_later),
 	};
 

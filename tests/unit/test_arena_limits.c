@@ -94,7 +94,7 @@ static void huge_pages_are_those_that_are_free_or_may_be_made(void **state)
 	l.huge = (struct huge_pages){0};
 	refused(arena_limits_huge(&l, MIB, why), -ENOMEM, why,
 		"KV-RAM wants 1048576 bytes of huge pages, and this host has none: "
-		"set core.require_hugepages to false");
+		"let it do without (require_huge off)");
 }
 
 static void memory_is_that_of_the_host_and_of_the_control_group(void **state)

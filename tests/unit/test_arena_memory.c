@@ -74,7 +74,7 @@ static struct arena_memory made(uint64_t bytes, enum pages pages)
 					 .part_bytes = PART,
 					 .pool = pages == BEST,
 					 .collapse = pages != SMALL,
-					 .numa_node = NODES_ANYWHERE};
+					 .numa_node = ARENA_ANYWHERE};
 	struct arena_memory m = ARENA_MEMORY_NONE;
 
 	assert_int_equal(arena_memory_make(&wish, &m), 0);
@@ -356,7 +356,7 @@ static void required_huge_pages_are_from_the_pool_or_an_error(void **state)
 					 .bytes = PART,
 					 .part_bytes = PART,
 					 .require_pool = true,
-					 .numa_node = NODES_INTERLEAVE};
+					 .numa_node = ARENA_INTERLEAVE};
 	struct arena_memory m = ARENA_MEMORY_NONE;
 	int r = arena_memory_make(&wish, &m), next;
 
@@ -392,9 +392,9 @@ static void memory_lies_on_the_node_that_was_named(void **state)
 	int mode = -1, node = -1;
 
 	(void)state;
-	assert_false(nodes_have(5000, &node));
-	assert_false(nodes_have(-1, &node));
-	assert_true(nodes_have(node, &wish.numa_node));
+	assert_false(arena_memory_has_node(5000, &node));
+	assert_false(arena_memory_has_node(-1, &node));
+	assert_true(arena_memory_has_node(node, &wish.numa_node));
 	assert_int_equal(node, wish.numa_node);
 	assert_int_equal(arena_memory_make(&wish, &m), 0);
 	assert_int_equal(arena_memory_populate(&m, 0, PART, 1, &never), 0);

@@ -6,7 +6,6 @@
  */
 
 #include "daemon/state/capture.h"
-#include "daemon/state/pool_states.h"
 #include "tests/unit/pool_world.h"
 
 #define PAGES 64u
@@ -48,7 +47,7 @@ static int teardown(void **state)
 	uint32_t victim;
 
 	world_check(p);
-	while ((victim = image_victim(&p->images, IMAGE_NONE, false)) != IMAGE_NONE)
+	while ((victim = image_victim(&p->images, IMAGE_NONE)) != IMAGE_NONE)
 		pool_give_up(p, victim);
 	/* With the last state the last page goes: nothing is kept for nothing. */
 	assert_int_equal(p->indexed, 0);
@@ -189,7 +188,7 @@ static void a_conversation_keeps_its_latest_and_its_last_user_state(void **state
 	assert_int_equal(capture(s), CAPTURE_MADE);
 	step_to(s, 3 * PAGE);
 	assert_int_equal(capture(s), CAPTURE_MADE);
-	assert_int_equal(pool.images.n_slots - pool.images.slots_free, 2);
+	assert_int_equal(pool.images.in_use, 2);
 	assert_int_equal(found(text, 9 * PAGE), 3 * PAGE);
 	assert_int_equal(found(text, 3 * PAGE), PAGE); /* the middle one was replaced */
 	world_close(&s);
@@ -199,7 +198,7 @@ static void a_conversation_keeps_its_latest_and_its_last_user_state(void **state
 	assert_int_equal(s->committed, 3 * PAGE);
 	step_to(s, 5 * PAGE);
 	assert_int_equal(capture_as(s, IMAGE_CHECKPOINT, true, &image), CAPTURE_MADE);
-	assert_int_equal(pool.images.n_slots - pool.images.slots_free, 1);
+	assert_int_equal(pool.images.in_use, 1);
 	assert_int_equal(found(text, 3 * PAGE + 1), 0);
 	assert_int_equal(found(text, 6 * PAGE), 5 * PAGE);
 	world_close(&s);
@@ -225,7 +224,7 @@ static void two_forks_of_one_point_are_two_conversations(void **state)
 	step_to(t, 3 * PAGE);
 	assert_int_equal(capture(s), CAPTURE_MADE); /* goes on, and replaces the point */
 	assert_int_equal(capture(t), CAPTURE_MADE); /* comes too late for that: a new one */
-	assert_int_equal(pool.images.n_slots - pool.images.slots_free, 2);
+	assert_int_equal(pool.images.in_use, 2);
 	assert_int_equal(found(text, 4 * PAGE), 3 * PAGE);
 	assert_int_equal(found(other, 4 * PAGE), 3 * PAGE);
 	world_close(&s);

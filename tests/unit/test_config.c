@@ -147,20 +147,6 @@ static void a_pool_that_is_configured_has_the_defaults_of_a_pool(void **state)
 	assert_false(config.pools[0].map);
 }
 
-static void a_floor_is_a_number_or_found_by_itself(void **state)
-{
-	(void)state;
-	assert_int_equal(from_text("{\"pools\": [{\"name\": \"a\"}]}"), 0);
-	assert_int_equal(config.pools[0].ram_floor_tokens, 1024);
-	assert_int_equal(
-	    from_text("{\"pools\": [{\"name\": \"a\", \"ram_floor_tokens\": \"auto\"}]}"), 0);
-	assert_true(config.pools[0].ram_floor_tokens == CONFIG_AUTO);
-	assert_int_equal(from_environment("KVHOST_POOLS_RAM_FLOOR_TOKENS=auto", "PATH=/bin"), 0);
-	assert_true(config.pools[0].ram_floor_tokens == CONFIG_AUTO);
-	assert_int_equal(from_environment("KVHOST_POOLS_RAM_FLOOR_TOKENS=64", "PATH=/bin"), 0);
-	assert_int_equal(config.pools[0].ram_floor_tokens, 64);
-}
-
 static const struct wrong wrong_files[] = {
     {"{\n\"cor\": 1}", "f.json:2: cor: no such key, accepted are the keys in kvhostd --help"},
     {"{\"core\": {\n\"spin\": 1}}",
@@ -283,12 +269,6 @@ static const struct wrong wrong_pools[] = {
     {"{\"pools\": [{\"name\": \"a\", \"pool_bytes\": \"null\"}]}",
      "f.json:1: pools[0].pool_bytes: \"null\" is a text, accepted is a size such as 8MiB, "
      "8MB or 8388608 from 64KiB to 1024TiB, or null"},
-    {"{\"pools\": [{\"name\": \"a\", \"ram_floor_tokens\": \"512\"}]}",
-     "f.json:1: pools[0].ram_floor_tokens: a text is the wrong type, accepted is a whole number "
-     "from 0 to 16777216 tokens, or auto"},
-    {"{\"pools\": [{\"name\": \"a\", \"kv_page_size\": \"auto\"}]}",
-     "f.json:1: pools[0].kv_page_size: a text is the wrong type, accepted is a power of two from "
-     "16 to 64 tokens"},
     {"{\"pools\": [{\"name\": \"a\",\n\"pool_pages\": 64,\n"
      "\"enable_prefix_caching\": true}]}",
      "f.json:2: pools[0].pool_pages: prefix caching has no room: the pool has 64 pages and "
@@ -545,7 +525,6 @@ int main(void)
 	    cmocka_unit_test(an_empty_list_of_pools_configures_none),
 	    cmocka_unit_test(what_the_file_says_is_taken_with_its_line),
 	    cmocka_unit_test(a_pool_that_is_configured_has_the_defaults_of_a_pool),
-	    cmocka_unit_test(a_floor_is_a_number_or_found_by_itself),
 	    cmocka_unit_test(the_file_is_taken_whole_or_refused_with_line_key_and_what_is_accepted),
 	    cmocka_unit_test(pools_are_taken_whole_or_refused),
 	    cmocka_unit_test(more_than_64_pools_are_refused),

@@ -101,11 +101,6 @@ static void every_option_is_described_with_value_and_origin(void **state)
 	json_decref(root);
 	free(text);
 	free(help);
-	assert_int_equal(from_flags("--pools-ram-floor-tokens=auto", "--core-spin-us=9"), 0);
-	text = config_describe_json(&config);
-	assert_non_null(text);
-	assert_non_null(strstr(text, "\"key\":\"pools[0].ram_floor_tokens\",\"value\":\"auto\""));
-	free(text);
 }
 
 static void the_manual_page_has_every_option_as_the_table_has_it(void **state)

@@ -136,8 +136,7 @@ static void an_object_of_whole_frames_takes_single_ones_anywhere(void **state)
 		assert_int_equal(frames_piece(w.f, object, i).offset / FRAME_BYTES % 3, 0);
 }
 
-/* From the end of a slab on. */
-static void odd_bytes_lie_side_by_side(void **state)
+static void odd_bytes_lie_one_after_another(void **state)
 {
 	int size = frames_size(w.f, FRAME_BYTES + 500001);
 	uint32_t a, b;
@@ -147,15 +146,15 @@ static void odd_bytes_lie_side_by_side(void **state)
 	assert_int_equal(frames_take(w.f, size, &b), 0);
 	assert_int_equal(frames_pieces(w.f, a), 2);
 	assert_int_equal(frames_piece(w.f, a, 1).bytes, 500001);
-	assert_int_equal(frames_piece(w.f, b, 1).offset + 500001, frames_piece(w.f, a, 1).offset);
+	assert_int_equal(frames_piece(w.f, a, 1).offset + 500001, frames_piece(w.f, b, 1).offset);
 	frames_give(w.f, a);
 	frames_give(w.f, b);
 	frames_forget_size(w.f, size);
 	size = frames_size(w.f, 1);
 	assert_int_equal(frames_take(w.f, size, &a), 0);
 	assert_int_equal(frames_take(w.f, size, &b), 0);
-	assert_int_equal(frames_piece(w.f, b, 0).offset + FRAMES_SLOT_MIN,
-			 frames_piece(w.f, a, 0).offset);
+	assert_int_equal(frames_piece(w.f, a, 0).offset + FRAMES_SLOT_MIN,
+			 frames_piece(w.f, b, 0).offset);
 	frames_give(w.f, a);
 	frames_give(w.f, b);
 	frames_forget_size(w.f, size);
@@ -215,7 +214,7 @@ static void what_has_not_arrived_is_not_handed_out(void **state)
 
 static void no_more_objects_than_most_are_taken(void **state)
 {
-	uint32_t given[FRAMES_SIZES_MAX] = {0}, object;
+	uint32_t object;
 
 	(void)state;
 	world_deinit(&w);
@@ -223,16 +222,15 @@ static void no_more_objects_than_most_are_taken(void **state)
 	world_use_size(&w, SLAB_1);
 	world_arrive(&w, 64);
 	assert_int_equal(world_fill(&w, SLAB_1), 5);
-	assert_false(frames_would_fit_without(w.f, w.size[SLAB_1], NULL));
-	given[w.size[SLAB_1]] = 1;
-	assert_true(frames_would_fit_without(w.f, w.size[SLAB_1], given));
+	assert_false(frames_would_fit(w.f, w.size[SLAB_1], 0));
+	assert_true(frames_would_fit(w.f, w.size[SLAB_1], 8 * CELL));
 	world_give(&w, 3);
 	assert_int_equal(world_take(&w, SLAB_1, &object), 0);
 }
 
 /* ---- what would fit ---- */
 
-static void what_would_fit_is_told_for_objects_that_are_given_back(void **state)
+static void what_would_fit_is_told_for_objects_and_surely_for_bytes(void **state)
 {
 	uint32_t given[FRAMES_SIZES_MAX] = {0};
 	int slab_16 = w.size[SLAB_16], whole = w.size[WHOLE_1], slab_1 = w.size[SLAB_1];
@@ -248,6 +246,13 @@ static void what_would_fit_is_told_for_objects_that_are_given_back(void **state)
 	assert_true(frames_would_fit_without(w.f, slab_1, given));
 	given[slab_1] = 16;
 	assert_true(frames_would_fit_without(w.f, slab_16, given));
+
+	/* As bytes: 15 objects of a slab may go without a frame more. */
+	assert_false(frames_would_fit(w.f, whole, 0));
+	assert_false(frames_would_fit(w.f, whole, 15 * 8 * CELL));
+	assert_true(frames_would_fit(w.f, whole, 15 * 8 * CELL + 1));
+	assert_false(frames_would_fit(w.f, slab_16, 15 * 8 * CELL + 15 * FRAME_BYTES));
+	assert_true(frames_would_fit(w.f, slab_16, frames_sums(w.f).used_bytes));
 }
 
 /* ---- the check ---- */
@@ -256,14 +261,12 @@ static void the_check_notices_what_does_not_hold(void **state)
 {
 	struct frames *f = w.f;
 	uint32_t a = take(SLAB_1), b = take(SLAB_1), c = take(WHOLE_3), d = take(SLAB_2);
-	uint32_t at = world_frame(&w, a), at_d = f->object[d].slab;
-
-	uint32_t slot = f->object[b].slot;
+	uint32_t at = world_frame(&w, a), at_d = world_frame(&w, d);
 
 	(void)state;
-	f->object[b].slot = f->object[a].slot;
+	f->object[b].slot = 0;
 	assert_string_equal(frames_check(f), "two objects are in one slot");
-	f->object[b].slot = slot & (SLOTS_MAX - 1);
+	f->object[b].slot = 1;
 	f->object[d].slab = at;
 	assert_string_equal(frames_check(f), "the objects of a slab are not those that lie in it");
 	f->object[d].slab = at_d;
@@ -303,12 +306,12 @@ int main(void)
 	    TEST(sums_are_of_what_is_there),
 	    TEST(a_number_given_back_is_the_next_one_taken),
 	    TEST(an_object_of_whole_frames_takes_single_ones_anywhere),
-	    TEST(odd_bytes_lie_side_by_side),
+	    TEST(odd_bytes_lie_one_after_another),
 	    TEST(sizes_are_counted_and_numbers_of_forgotten_ones_used_again),
 	    TEST(no_block_crosses_a_chunk),
 	    TEST(what_has_not_arrived_is_not_handed_out),
 	    TEST(no_more_objects_than_most_are_taken),
-	    TEST(what_would_fit_is_told_for_objects_that_are_given_back),
+	    TEST(what_would_fit_is_told_for_objects_and_surely_for_bytes),
 	    TEST(the_check_notices_what_does_not_hold),
 	};
 

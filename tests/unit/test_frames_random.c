@@ -72,6 +72,7 @@ static void take_one(uint64_t outcomes[4])
 		return;
 	fits = world_fits(&w, size);
 	assert_int_equal(frames_would_fit_without(w.f, w.size[size], NULL), fits);
+	assert_int_equal(frames_would_fit(w.f, w.size[size], 0), fits);
 	outcome = world_take(&w, size, &object);
 	assert_int_equal(outcome == FRAMES_FULL, !fits);
 	outcomes[outcome]++;
@@ -94,6 +95,7 @@ static void ask_what_would_fit(void)
 {
 	uint32_t given[FRAMES_SIZES_MAX] = {0}, objects[WORLD_SIZES];
 	uint32_t size = world_below(&w, WORLD_SIZES), mode = world_below(&w, 4);
+	uint64_t bytes = 0;
 	bool fits;
 
 	if (w.size[size] < 0)
@@ -105,10 +107,15 @@ static void ask_what_would_fit(void)
 		if (w.size[i] < 0 || (mode > 1 && world_below(&w, 3)))
 			continue;
 		given[w.size[i]] = n;
+		bytes += (uint64_t)n * w.sizes[i].cells * CELL;
 		w.objects[i] -= n;
 	}
 	fits = world_fits(&w, size);
 	assert_int_equal(frames_would_fit_without(w.f, w.size[size], given), fits);
+	if (frames_would_fit(w.f, w.size[size], bytes))
+		assert_true(fits);
+	else if (mode == 0)
+		assert_false(fits);
 	memcpy(w.objects, objects, sizeof(objects));
 }
 

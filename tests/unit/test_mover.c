@@ -140,25 +140,6 @@ static void dirty_pages_are_zeroed_and_become_clean(void **state)
 	assert_clean_pages_are_zero(w);
 }
 
-/* A chain gives its pages back from its end; the next one has them from its start, so what lies
- * side by side does so again. */
-static void pages_are_had_in_the_order_in_which_a_chain_had_them(void **state)
-{
-	struct world *w = *state;
-	uint32_t pages[9], page;
-
-	for (uint32_t i = 0; i < 9; i++)
-		assert_int_equal(pages_take(&w->pages, &pages[i]), 0);
-	for (uint32_t i = 9; i-- > 0;)
-		pages_drop(&w->pages, pages[i]);
-	mover_kick(&w->mover);
-	assert_true(run(w));
-	for (uint32_t i = 0; i < 9; i++) {
-		assert_int_equal(pages_take(&w->pages, &page), 0);
-		assert_int_equal(page, pages[i]);
-	}
-}
-
 static void jobs_are_few_and_of_bounded_size(void **state)
 {
 	struct world *w = *state;
@@ -297,7 +278,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(dirty_pages_are_zeroed_and_become_clean),
-	    TEST(pages_are_had_in_the_order_in_which_a_chain_had_them),
 	    TEST(jobs_are_few_and_of_bounded_size),
 	    TEST(the_batch_follows_the_size_of_a_page),
 	    TEST(a_failure_puts_the_pages_back_as_dirty),

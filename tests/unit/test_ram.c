@@ -84,41 +84,12 @@ static void pages_go_down_and_come_back_with_their_bytes(void **state)
 		assert_int_equal(ram_world_reuse(w, pool, 0, 1, 12), 12);
 		ram_world_check(w);
 		assert_int_equal(w->pools[pool].pool.stats.restores, 12);
-		assert_int_equal(w->pools[pool].ram.down.sums.bytes,
+		assert_int_equal(w->pools[pool].ram.down.bytes,
 				 12 * w->pools[pool].geometry.page_stride);
-		assert_int_equal(w->pools[pool].ram.up.sums.bytes,
+		assert_int_equal(w->pools[pool].ram.up.bytes,
 				 12 * w->pools[pool].geometry.page_stride);
 		assert_true(w->pools[pool].moved > 0);
 	}
-}
-
-/* Two prompts that share eight pages take the space of one and of the other's tail, and are charged
- * so. */
-static void what_prompts_share_is_there_once(void **state)
-{
-	struct ram_world *w = *state;
-	const struct ram_pool *rp = &w->pools[0].ram;
-	struct pool *p = &w->pools[0].pool;
-	uint32_t a[12], b[12];
-
-	ram_world_branch(w, 0, 0, 8, 1, 12, a);
-	ram_world_branch(w, 0, 0, 8, 2, 12, b);
-	assert_int_equal(p->indexed, 8 + 4 + 4);
-	for (uint32_t i = 0; i < 20 && p->indexed; i++) {
-		ram_world_send_down(w, 0, (uint32_t)p->indexed);
-		ram_world_settle(w);
-	}
-	ram_world_check(w);
-	assert_int_equal(p->in_ram, 8 + 4 + 4);
-	assert_int_equal(frames_sums(w->arena->frames).objects, 8 + 4 + 4);
-	assert_int_equal(rp->used_bytes, (8 + 4 + 4) * SMALL);
-	assert_int_equal(w->ram->shares[0].used_bytes, (8 + 4 + 4) * ram_object_bytes(rp));
-	/* A tail goes alone; what both stand on stays as long as the other does. */
-	for (uint32_t i = 12; i-- > 8;)
-		pool_give_up_ram(p, a[i]);
-	ram_world_check(w);
-	assert_int_equal(in_ram(w, 0, b, 12), 12);
-	assert_int_equal(w->ram->shares[0].used_bytes, 12 * ram_object_bytes(rp));
 }
 
 static void a_record_is_valid_once_the_last_byte_is_there_and_free_after(void **state)
@@ -214,9 +185,6 @@ static void jobs_are_few_and_short(void **state)
 	}
 	assert_int_equal(in_ram(w, 0, a, 150), 150);
 	assert_int_equal(in_ram(w, 1, b, 20), 20);
-	/* A chain lies side by side on the device and below: a job is a copy. */
-	assert_in_range(w->pools[0].ram.down.sums.copies, 3, 4);
-	assert_in_range(w->pools[1].ram.down.sums.copies, 5, 8);
 }
 
 /* Nothing on the device is behind others for longer than the jobs in flight: more are asked for
@@ -432,11 +400,58 @@ static void a_pool_is_quiet_once_everything_was_told(void **state)
 	assert_true(ram_pool_is_quiet(&w->pools[0].ram));
 }
 
+static uint64_t room_of(const struct ram_world_pool *p)
+{
+	return p->pool.below->room(p->pool.below->context);
+}
+
+/* Some is kept free of promises, so that pages can change places; and each page of another pool's
+ * live sequences is one less, in bytes and in objects. */
+static void what_may_be_promised_leaves_room_to_move(void **state)
+{
+	struct ram_world *w = *state;
+	struct ram_world_limits limits = {
+	    .arena_bytes = 16 * MIB,
+	    .chunk_bytes = 16 * MIB,
+	    .most_objects = 32,
+	    .n_pools = 2,
+	    .pool = {{.page_bytes = 64 * KIB, .pages = 16}, {.page_bytes = 256 * KIB, .pages = 8}}};
+	struct pool *first;
+	uint64_t before;
+	struct seq *s, *t;
+
+	ram_world_deinit(w);
+	ram_world_init(w, &limits);
+	first = &w->pools[0].pool;
+	first->limits.live_in_ram = true;
+	assert_int_equal(room_of(&w->pools[0]), 28);
+	assert_int_equal(pool_promisable(first), 16 + 28);
+	before = room_of(&w->pools[1]);
+	assert_int_equal(before, 28);
+	s = world_open(first, NULL, 0, 16 * PAGE);
+	assert_int_equal(room_of(&w->pools[1]), before);
+	t = world_open(first, NULL, 0, 10 * PAGE);
+	assert_int_equal(room_of(&w->pools[1]), before - 10);
+	world_close(&s);
+	world_close(&t);
+	assert_int_equal(room_of(&w->pools[1]), before);
+	/* However little there is. */
+	limits.most_objects = 3;
+	ram_world_deinit(w);
+	ram_world_init(w, &limits);
+	assert_int_equal(room_of(&w->pools[0]), 2);
+	/* Or limited by bytes: of 15 MiB an eighth is free. */
+	limits.most_objects = 4096;
+	ram_world_deinit(w);
+	ram_world_init(w, &limits);
+	assert_true(room_of(&w->pools[1]) * 256 * KIB <= 15 * MIB - 15 * MIB / 8);
+	assert_true((room_of(&w->pools[1]) + 2) * 256 * KIB > 15 * MIB - 15 * MIB / 8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(pages_go_down_and_come_back_with_their_bytes),
-	    TEST(what_prompts_share_is_there_once),
 	    TEST(a_record_is_valid_once_the_last_byte_is_there_and_free_after),
 	    TEST(a_record_tells_everything_of_its_page),
 	    TEST(jobs_are_few_and_short),
@@ -447,6 +462,7 @@ int main(void)
 	    TEST(a_job_that_does_not_run_is_tried_again_page_by_page),
 	    TEST(copies_are_told_of_in_the_order_asked_for),
 	    TEST(a_pool_is_quiet_once_everything_was_told),
+	    TEST(what_may_be_promised_leaves_room_to_move),
 	};
 
 	return cmocka_run_group_tests(tests, guard_prepare, NULL);
