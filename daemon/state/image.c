@@ -204,7 +204,7 @@ uint32_t image_take_from_ram(struct images *s, uint32_t image)
 	return place;
 }
 
-uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted)
+uint32_t image_victim(const struct images *s, uint64_t name_spaces, bool slotted)
 {
 	for (int kind = 0; kind < IMAGE_KINDS; kind++) {
 		for (const struct list *at = s->order[kind].next; at != &s->order[kind];
@@ -213,7 +213,7 @@ uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted)
 
 			/* As many are passed over as there are copies in flight. */
 			if ((!image_is_busy(it) || !protection(claims_keep_their_state)) &&
-			    (name_space == IMAGE_NONE || name_space == it->name_space) &&
+			    name_spaces >> it->name_space & 1 &&
 			    (!slotted || it->slot != SLOT_NONE))
 				return (uint32_t)(it - s->image);
 		}
@@ -290,13 +290,14 @@ void image_leave_ram_order(struct images *s, uint32_t image)
 	list_remove(&s->image[image].in_ram_order);
 }
 
-/* The first of a queue that nobody copies from. */
-static const struct image *first_idle(const struct list *order)
+/* The first of a queue that nobody copies from, and that is there as a whole. */
+static const struct image *first_idle(const struct images *s, const struct list *order)
 {
 	for (const struct list *at = order->next; at != order; at = at->next) {
 		const struct image *it = list_entry(at, struct image, in_ram_order);
 
-		if (!image_is_busy(it) || !protection(claims_keep_their_state))
+		if ((!image_is_busy(it) && s->landed >= it->arrives) ||
+		    !protection(claims_keep_their_state))
 			return it;
 	}
 	return NULL;
@@ -311,7 +312,7 @@ uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_
 		const struct list *orders = s->ram_order[__builtin_ctzll(left)];
 
 		for (int k = 0; k < IMAGE_RANKS; k++) {
-			const struct image *it = first_idle(&orders[k]);
+			const struct image *it = first_idle(s, &orders[k]);
 			struct retain_rank one;
 
 			if (!it)

@@ -59,6 +59,12 @@ void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 	count_in_ram(p, node, 1);
 }
 
+void pool_copy_down(struct pool *p, uint32_t node)
+{
+	p->images.sent++;
+	p->below->down(p->below->context, node);
+}
+
 /* It goes without a copy, after what stands on it, and once nobody reads it. */
 void pool_let_go(struct pool *p, uint32_t node)
 {
@@ -168,7 +174,7 @@ int pool_send_down(struct pool *p, uint32_t node)
 		pool_put_in_ram(p, node, place);
 	}
 	begin_leaving(p, node);
-	p->below->down(p->below->context, node);
+	pool_copy_down(p, node);
 	return 0;
 }
 

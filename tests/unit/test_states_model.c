@@ -10,17 +10,24 @@
  * KVHOST_TEST_SEED=N starts elsewhere.
  */
 
-#include "tests/unit/states_names.h"
 #include "tests/unit/states_world.h"
 
 #include <errno.h>
+#include <stdio.h>
 
 #define PAGES      40u
 #define SLOTS      3u
 #define UNITS      56u
 #define IMAGE      4u /* units */
+#define PROMPT     7u /* pages, at most */
 #define STATES     (SLOTS + UNITS / IMAGE + 1)
 #define OPERATIONS 12000u
+
+struct text { /* of a prompt, or of a state: full pages, and `tail` tokens of another */
+	uint16_t name_space;
+	uint8_t letters[PROMPT + 1];
+	uint32_t tokens;
+};
 
 struct state {
 	bool is;
@@ -29,6 +36,11 @@ struct state {
 	bool prefix, interactive, is_protected, tried;
 	bool device, ram, slot, place;
 	uint64_t touched, touched_ns, placed; /* placed: in the order of the device */
+};
+
+/* Of the pages up to `page` of a text the last one; pages with equal strings are one. */
+struct page_name {
+	char name[PROMPT + 8];
 };
 
 static struct model {
@@ -60,6 +72,54 @@ static bool fails(void)
 }
 
 /* ---- pages ---- */
+
+static uint32_t pages_of(const struct text *t)
+{
+	return (t->tokens + PAGE - 1) / PAGE;
+}
+
+static struct page_name name_of(const struct text *t, uint32_t page)
+{
+	uint32_t end = (page + 1) * PAGE, length = t->tokens < end ? t->tokens % PAGE : 0;
+	struct page_name p = {{0}};
+
+	snprintf(p.name, sizeof(p.name), "%c%.*s%c", 'A' + t->name_space, (int)page + 1,
+		 (const char *)t->letters, length ? (char)('0' + length) : '.');
+	return p;
+}
+
+struct set {
+	struct page_name pages[(STATES + 2) * PROMPT];
+	uint32_t n;
+};
+
+static bool has(const struct set *s, struct page_name p)
+{
+	for (uint32_t i = 0; i < s->n; i++) {
+		if (strcmp(s->pages[i].name, p.name) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void add(struct set *s, const struct text *t)
+{
+	for (uint32_t i = 0; i < pages_of(t); i++) {
+		struct page_name p = name_of(t, i);
+
+		if (!has(s, p))
+			s->pages[s->n++] = p;
+	}
+}
+
+static uint32_t missing(const struct set *s, const struct text *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < pages_of(t); i++)
+		n += !has(s, name_of(t, i));
+	return n;
+}
 
 static struct set set_of(bool device, const struct model *m)
 {
@@ -294,6 +354,21 @@ static void make_room(uint32_t n)
 
 /* ---- operations ---- */
 
+static uint32_t *tokens_of(const struct text *t)
+{
+	uint32_t *tokens = malloc((t->tokens + 1) * sizeof(*tokens));
+
+	for (uint32_t i = 0; i <= t->tokens; i++)
+		tokens[i] = 1000u * t->letters[i / PAGE] + i % PAGE;
+	return tokens;
+}
+
+static bool begins_with(const struct text *t, const struct text *state)
+{
+	return state->name_space == t->name_space && state->tokens < t->tokens &&
+	       memcmp(t->letters, state->letters, pages_of(state)) == 0;
+}
+
 /* The state that an open finds; after one that failed it goes back from the last page before that.
  */
 static struct state *match(const struct text *t, uint32_t before)
@@ -378,6 +453,12 @@ static void compute(struct seq *s, const struct text *t, uint32_t target)
 		model.private += has(&here, name_of(&whole, i));
 	model.live = whole;
 	states_step(&world, s, target);
+}
+
+static bool equal(const struct text *a, const struct text *b)
+{
+	return a->name_space == b->name_space && a->tokens == b->tokens &&
+	       memcmp(a->letters, b->letters, pages_of(a)) == 0;
 }
 
 static struct state *state_of(const struct text *t)
