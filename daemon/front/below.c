@@ -99,12 +99,6 @@ void below_remove(struct core_pool *p)
 	ram_pool_deinit(&p->ram);
 }
 
-void below_abandon(struct core_pool *p)
-{
-	timers_disarm(&p->core->timers, &p->resume);
-	ram_pool_abandon(&p->ram);
-}
-
 /* Why it is not meant to have any. */
 static const char *no_need(const struct core_pool *p)
 {

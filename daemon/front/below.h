@@ -27,7 +27,5 @@ bool below_is_degraded(const struct core_pool *p);
 
 /* Nothing of it is there any more. */
 void below_remove(struct core_pool *p);
-/* At the daemon's end, whatever is there. */
-void below_abandon(struct core_pool *p);
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
-#include "daemon/front/below.h"
 #include "daemon/front/hybrid.h"
 
 int core_pools_init(struct core *c)
@@ -46,7 +45,7 @@ void core_pools_deinit(struct core *c)
 
 		if (p->pool.limits.pages) {
 			must(p->mover.in_flight == 0);
-			below_abandon(p);
+			ram_pool_abandon(&p->ram);
 			pool_deinit(&p->pool);
 		}
 		segment_free(&p->memory.segment);

@@ -338,19 +338,11 @@ static void without_a_fault_pages_go_and_come(void **state)
 	assert_true(count_copies(*state, &wide) >= 10);
 }
 
-/* A full run strikes at every copy, one with few seeds (with a sanitizer) at every fourth. */
-static uint64_t stride(void)
-{
-	const char *text = getenv("KVHOST_SIM_SEEDS");
-
-	return text && strtoul(text, NULL, 10) < 100 ? 4 : 1;
-}
-
 static void strike_everywhere(struct core_world *w, const struct scene *which, enum fault fault)
 {
 	uint64_t copies = count_copies(w, which);
 
-	for (uint64_t at = 1 + (uint64_t)fault % stride(); at <= copies; at += stride()) {
+	for (uint64_t at = 1; at <= copies; at++) {
 		(void)run(w, fault, CORE_SUBMITTED, at);
 		if (has_two_moments(fault))
 			(void)run(w, fault, CORE_RUN, at);
