@@ -108,6 +108,11 @@ void expect_footprint(pid_t pid, const struct footprint *before)
 		 (unsigned long long)before->resident_bytes / 1024);
 }
 
+uint64_t locked_bytes_of(pid_t pid)
+{
+	return status_kib(pid, "VmLck:") * 1024;
+}
+
 uint64_t cpu_ns_of(pid_t pid)
 {
 	struct timespec t;

@@ -16,6 +16,7 @@ struct footprint footprint_of(pid_t pid);
 void expect_footprint(pid_t pid, const struct footprint *before);
 uint64_t cpu_ns_of(pid_t pid);
 uint64_t free_huge_pages(void);
+uint64_t locked_bytes_of(pid_t pid);
 unsigned entries_of(const char *folder, const char *prefix); /* files named so */
 
 #endif

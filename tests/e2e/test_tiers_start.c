@@ -137,6 +137,25 @@ static void huge_pages_that_others_take_meanwhile_are_done_without(void **state)
 	assert_true(says("\"state\": \"on\""));
 }
 
+/* As much as it wants may be locked, and not a page more. */
+static void what_may_be_locked_is(void **state)
+{
+	(void)state;
+	if (!daemon_can_limit_locks()) {
+		print_message("the right to lock memory cannot be given up here\n");
+		skip();
+	}
+	/* The failpoint: base pages, which the kernel counts. */
+	d.program = "tests/hostile/kvhostd_test";
+	d.environment = "KVHOST_TEST_FAILPOINT=arena_pool:0:1";
+	d.lock_bytes = 8 << 20;
+	daemon_start(&d, "{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_chunk_bytes\": \"2MiB\"}\n");
+	assert_true(await(is_whole, NULL, LONG_MS));
+	assert_int_equal(kvctl(&d, "health", "--json", NULL, NULL), 0);
+	assert_true(says("\"note\": \"locked, "));
+	assert_in_range(locked_bytes_of(d.pid), daemon_counter(&d, "kv_ram_bytes_wanted"), 8 << 20);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -148,6 +167,7 @@ int main(void)
 	    TEST(a_node_that_is_not_there_ends_the_start),
 	    TEST(a_node_that_is_not_there_ends_the_start_without_ram),
 	    TEST(huge_pages_that_others_take_meanwhile_are_done_without),
+	    TEST(what_may_be_locked_is),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
