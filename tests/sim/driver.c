@@ -270,6 +270,10 @@ static void work(struct sim *w)
 	struct sim_executor *e = chance(w, 80) ? &w->copies : &w->work;
 	bool fails = w->failing && e == &w->copies && chance(w, 1);
 
+	/* What took for ever ends after all. */
+	if (!spill_is_calm(w) && chance(w, 1))
+		sim_executor_let_go(&w->copies);
+
 	if (chance(w, w->work_rate))
 		sim_executor_step(e, fails ? -5 : 0);
 }

@@ -92,7 +92,10 @@ void sim_executor_let_go(struct sim_executor *e)
 		struct list *first = list_first(&e->held);
 
 		list_remove(first);
-		finish(e, list_entry(first, struct job, link));
+		if (run(e, list_entry(first, struct job, link), 0))
+			finish(e, list_entry(first, struct job, link));
+		else
+			list_append(&e->held, first);
 	}
 }
 

@@ -4,8 +4,8 @@
 
 /*
  * executor: an executor of the simulator: jobs run when the scheduler says so, in the order
- * submitted; late, or failed without running. Some are held back when they have run: nobody is
- * told of them before sim_executor_let_go. One thread; nothing blocks.
+ * submitted; late, or failed without running. Some are held back: others run before them, and they
+ * do only at sim_executor_let_go. One thread; nothing blocks.
  */
 
 #include "daemon/base/worker.h"

@@ -351,13 +351,14 @@ static bool run(void *context, struct job *job, int result)
 	struct device_job *j = (struct device_job *)(void *)job;
 	struct sim *w = context;
 
+	if (spill_is_copy(j) && w->spill.hangs && chance(w, 2)) {
+		w->spill.hangs--;
+		sim_trace(w, "%u copies do not come to their end", j->n);
+		return false;
+	}
 	if (spill_is_copy(j)) {
 		copy(w, j, result);
-		if (!w->spill.hangs || !chance(w, 2))
-			return true;
-		w->spill.hangs--;
-		sim_trace(w, "nobody is told of %u copies", j->n);
-		return false;
+		return true;
 	}
 	if (result)
 		job->result = result;

@@ -377,8 +377,8 @@ void sim_end(struct sim *w)
 			client_die(&w->clients[i], true);
 	}
 	w->core_sleeps = false;
-	sim_executor_let_go(&w->copies);
 	w->spill.hangs = 0;
+	sim_executor_let_go(&w->copies);
 	sim_rest(w);
 	for (uint32_t i = 0; i < w->n_clients; i++)
 		client_exit(&w->clients[i]);
