@@ -102,6 +102,7 @@ int pages_take(struct pages *p, uint32_t *page)
 	move(p, at, PAGE_CLEAN, PAGE_PRIVATE);
 	p->page[at].generation++;
 	p->page[at].references = 1;
+	p->page[at].next = 0;
 	*page = at;
 	return 0;
 }
@@ -118,6 +119,7 @@ int pages_take_any(struct pages *p, uint32_t *page)
 	move(p, at, PAGE_DIRTY, PAGE_PRIVATE);
 	p->page[at].generation++;
 	p->page[at].references = 1;
+	p->page[at].next = 0;
 	*page = at;
 	return 0;
 }
@@ -152,6 +154,23 @@ void pages_drop(struct pages *p, uint32_t page)
 		give_back(p, page, PAGE_PRIVATE);
 }
 
+void pages_lend(struct pages *p, uint32_t page, uint32_t rows)
+{
+	struct page *it = &p->page[page];
+
+	must(it->state == PAGE_PRIVATE && it->lent < PAGE_LENT && rows < 128);
+	it->lent++;
+	if (it->keep < rows)
+		it->keep = rows & 127;
+}
+
+void pages_unlend(struct pages *p, uint32_t page)
+{
+	must(p->page[page].lent > 0);
+	if (--p->page[page].lent == 0)
+		p->page[page].keep = 0;
+}
+
 void pages_index(struct pages *p, uint32_t page, uint32_t node)
 {
 	must(p->page[page].references == 1);
@@ -163,6 +182,15 @@ void pages_index(struct pages *p, uint32_t page, uint32_t node)
 void pages_unindex(struct pages *p, uint32_t page)
 {
 	give_back(p, page, PAGE_INDEXED);
+}
+
+void pages_own(struct pages *p, uint32_t page, uint16_t name_space)
+{
+	must(p->page[page].references == 0);
+	p->page[page].name_space = name_space & (PAGE_NAMESPACES - 1);
+	move(p, page, PAGE_INDEXED, PAGE_PRIVATE);
+	p->page[page].references = 1;
+	p->page[page].next = 0;
 }
 
 void pages_quarantine(struct pages *p, uint32_t page)

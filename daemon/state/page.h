@@ -21,6 +21,7 @@
 
 #define PAGE_NONE       UINT32_MAX
 #define PAGE_NAMESPACES 64
+#define PAGE_LENT       4095u
 
 enum page_state {
 	PAGE_CLEAN = 0,
@@ -35,7 +36,14 @@ enum page_state {
 
 struct page {
 	uint32_t generation;
-	uint32_t next; /* free lists; of an indexed page: its node; of a private one: park's */
+	union {
+		uint32_t next;                 /* free lists; of an indexed page: its node */
+		struct {                       /* of a private one */
+			uint32_t lent : 12;    /* references of steps that go on in a copy */
+			uint32_t keep : 7;     /* rows that these may come back to */
+			uint32_t holders : 13; /* park_room's */
+		};
+	};
 	uint32_t references; /* tables that hold a private page */
 	uint32_t pins : 22;
 	uint32_t state : 4;
@@ -74,9 +82,15 @@ void pages_assign(struct pages *p, uint32_t page, uint16_t name_space);
 /* One more or one less table holds a private page; the last one gives it back. */
 void pages_hold(struct pages *p, uint32_t page);
 void pages_drop(struct pages *p, uint32_t page);
+/* The table that has a private page goes on in a copy of its first rows, and keeps it until it is
+ * known whether that stands; at most PAGE_LENT of them. */
+void pages_lend(struct pages *p, uint32_t page, uint32_t rows);
+void pages_unlend(struct pages *p, uint32_t page);
 
 void pages_index(struct pages *p, uint32_t page, uint32_t node); /* private, 1 reference */
 void pages_unindex(struct pages *p, uint32_t page);              /* indexed -> given back */
+/* indexed -> private, 1 reference: the same page to who has it in its table */
+void pages_own(struct pages *p, uint32_t page, uint16_t name_space);
 
 void pages_quarantine(struct pages *p, uint32_t page); /* private, 1 reference */
 void pages_acquit(struct pages *p, uint32_t page);     /* quarantined -> given back */

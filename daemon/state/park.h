@@ -32,6 +32,9 @@
  */
 int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank);
 
+/* Those below that have this private page as well let go of it: one more may be its only holder. */
+void park_unshare(struct pool *p, uint32_t page, struct pool_rank rank);
+
 /* Get everything back, at most *budget pages asked for in this turn, for somebody of this rank: a
  * fork's is not its parent's. 0: all is there. POOL_MORE; POOL_WAIT: copies are on their way;
  * POOL_FULL: no page is free yet; POOL_LOST: something of it could not be copied back: it can only

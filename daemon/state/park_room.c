@@ -10,8 +10,8 @@
 #include "daemon/base/panic.h"
 #include "daemon/state/park_internal.h"
 
-#define PARK_TURN 256        /* pages of a turn that are let go of without a copy */
-#define LET_GO    UINT32_MAX /* in place of the count of a page's holders */
+#define PARK_TURN 256   /* pages of a turn that are let go of without a copy */
+#define LET_GO    8191u /* in place of the count of a page's holders */
 
 static bool ranks_below(const struct seq *s, struct pool_rank rank)
 {
@@ -95,7 +95,8 @@ static void count_holders(struct pool *p, struct pool_rank rank)
 		while ((s = next_below(&b))) {
 			page = park_may_part(s) && !s->lost ? shared_end(s) : NULL;
 			if (page)
-				page->next = add ? page->next + 1 : 0;
+				page->holders =
+				    add ? page->holders + (page->holders < LET_GO - 1) : 0;
 		}
 	}
 }
@@ -126,24 +127,39 @@ static bool unshare_below(struct pool *p, uint32_t n, struct pool_rank rank, uin
 	count_holders(p, rank);
 	while ((to_follow || (!is_enough(p, n) && *budget)) && (s = next_below(&b))) {
 		struct page *page = park_may_part(s) && !s->lost ? shared_end(s) : NULL;
-		bool follows = page && page->next == LET_GO;
+		bool follows = page && page->holders == LET_GO;
 
 		if (!follows && (is_enough(p, n) || !*budget || !park_may_part(s) || s->lost))
 			continue;
-		if (page && !follows && page->next != page->references && !has_own_before(s))
+		if (page && !follows && page->holders != page->references && !has_own_before(s))
 			continue;
 		to_follow -= follows;
 		if (park_part(s, true))
 			continue;
-		if (page && page->next == page->references) {
+		if (page && page->holders == page->references) {
 			to_follow += page->references - 1;
-			page->next = LET_GO;
+			page->holders = LET_GO;
 		}
 		some = true;
 		*budget -= *budget > 0;
 		park_leave_rank(s);
 	}
 	return some;
+}
+
+void park_unshare(struct pool *p, uint32_t page, struct pool_rank rank)
+{
+	struct below b = those_below(p, rank);
+	struct seq *s;
+
+	if (!p->below || p->hybrid)
+		return;
+	while ((s = next_below(&b))) {
+		if (!park_may_part(s) || s->lost || shared_end(s) != &p->pages.page[page])
+			continue;
+		(void)park_part(s, true);
+		park_leave_rank(s);
+	}
 }
 
 int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank)

@@ -317,9 +317,7 @@ static uint32_t victim_of(struct pool *p, uint16_t name_space)
 	return victim;
 }
 
-/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
- * is nothing to give up; POOL_WAIT: not now. */
-static int give_up_one(struct pool *p, uint16_t name_space)
+int pool_give_up_one(struct pool *p, uint16_t name_space)
 {
 	uint32_t victim;
 
@@ -344,7 +342,7 @@ bool pool_keep_quota(struct pool *p, uint16_t name_space, uint32_t n)
 	if (!quota || !protection(quotas_are_kept))
 		return true;
 	while (pool_held(p, name_space) - share->leaving + n > quota) {
-		int r = give_up_one(p, name_space);
+		int r = pool_give_up_one(p, name_space);
 
 		if (r == POOL_WAIT)
 			return false;
@@ -367,7 +365,7 @@ static bool frees_pages(const struct pool *p)
 bool pool_make_room(struct pool *p, uint32_t n)
 {
 	while (pages_free(&p->pages) + p->leaving + p->parting < n) {
-		if (!frees_pages(p) || give_up_one(p, RETAIN_NAMESPACES))
+		if (!frees_pages(p) || pool_give_up_one(p, RETAIN_NAMESPACES))
 			return false;
 	}
 	return true;
@@ -380,7 +378,7 @@ static void trim(struct pool *p, uint64_t most)
 
 		if (!protection(budget_is_kept) || !frees_pages(p))
 			return;
-		r = give_up_one(p, RETAIN_NAMESPACES);
+		r = pool_give_up_one(p, RETAIN_NAMESPACES);
 		p->trim_is_due |= r == POOL_WAIT;
 		if (r)
 			return;

@@ -139,6 +139,9 @@ void pool_release(struct pool *p, uint32_t *node, uint32_t *budget);
 
 /* The device copy of a node is this private page from now on. */
 void pool_index(struct pool *p, uint32_t node, uint32_t page);
+/* And back: 0, the page of a node that its user alone has is private, and he uses the node no more;
+ * POOL_WAIT: others need it on the device; POOL_MORE: something that stands on it has gone. */
+int pool_take_over(struct pool *p, uint32_t node, uint16_t name_space, uint32_t *page);
 
 /* ---- pool_tiers.c: between the device and the tier below ---- */
 
@@ -219,6 +222,11 @@ void pool_drop_from_ram(struct pool *p, uint32_t node);
 void pool_let_go(struct pool *p, uint32_t node);
 /* Copies down pause, and it would need one: it is in use until they go on. */
 bool pool_set_aside(struct pool *p, uint32_t node);
+/* A page that is in use comes to be below as well. */
+void pool_copy_down(struct pool *p, uint32_t node);
+/* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there
+ * is nothing to give up; POOL_WAIT: not now. */
+int pool_give_up_one(struct pool *p, uint16_t name_space);
 
 /* Compares the maintained sums with what they sum. `everything`: also walks all nodes, runs and
  * pages. NULL, or what does not hold. */

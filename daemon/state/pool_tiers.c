@@ -172,6 +172,24 @@ int pool_send_down(struct pool *p, uint32_t node)
 	return 0;
 }
 
+void pool_copy_down(struct pool *p, uint32_t node)
+{
+	struct node *n = &p->prefix.nodes[node];
+	uint32_t place;
+
+	if (!p->below || node_is_in_ram(n) || n->moves & NODE_FILLING_RAM || copies_pause(p))
+		return;
+	if (n->copies[TIER_RAM] == COPY_NONE) {
+		if (p->below->take(p->below->context, node, POOL_NEED_LIVE, &place))
+			return;
+		pool_put_in_ram(p, node, place);
+	}
+	n->moves &= (uint8_t)~NODE_SPOILT_RAM;
+	n->moves |= NODE_FILLING_RAM;
+	retain_look(&p->retain, node);
+	p->below->down(p->below->context, node);
+}
+
 /* The copy in KV-RAM goes; its node may go with it. */
 void pool_drop_from_ram(struct pool *p, uint32_t node)
 {

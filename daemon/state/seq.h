@@ -36,6 +36,7 @@ struct step {
 	uint32_t first; /* table index of its first fresh page */
 	uint32_t n_fresh;
 	uint32_t replaced; /* the partial page that the first fresh one is a copy of, or NONE */
+	bool lent;         /* that is a private one */
 };
 
 struct seq {
@@ -46,6 +47,7 @@ struct seq {
 	bool publishing;  /* what it commits is still published */
 	uint32_t ceiling; /* pages it may ever need */
 	uint32_t surplus; /* pages it keeps in use beyond that */
+	bool spare;       /* one of them, for the page that its step goes on in a copy of */
 	uint32_t max_tokens;
 	uint32_t committed; /* tokens */
 
@@ -157,8 +159,9 @@ bool seq_is_writable(const struct seq *s, uint32_t index);
 int seq_fork_new(const struct seq *parent, uint32_t max_tokens, struct seq **out);
 /*
  * It gets the committed state of `parent`, which has made no room and has not gone on since. 0 or
- * -ENOMEM. If the parent's open step writes its partial page in place (seq_fork_needs_page),
- * *copy_from is that page, which the fork shares until seq_take_page; else PAGE_NONE.
+ * -ENOMEM. If the parent's open step writes its partial page in place, or that is a published one
+ * (seq_fork_needs_page), *copy_from is that page, which the fork shares until seq_take_page; else
+ * PAGE_NONE.
  */
 int seq_fork(const struct seq *parent, struct seq *child, uint32_t *copy_from);
 bool seq_fork_needs_page(const struct seq *parent);

@@ -34,32 +34,124 @@ int step_wants(const struct seq *s, uint32_t target, uint32_t window_start, uint
 	return 0;
 }
 
-int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n)
+/* The published page that it reads as its partial one becomes its own, if nobody else needs it
+ * there. */
+static int own_tail(struct seq *s)
+{
+	uint32_t page;
+	int r = pool_take_over(s->pool, s->tail_node, s->name_space, &page);
+
+	if (r)
+		return r;
+	must(page == seq_page(s, seq_page_index(s, s->committed)));
+	s->tail_node = NODE_NONE;
+	return POOL_MORE; /* what does it want now? */
+}
+
+enum way { /* how a step goes on in a partial page that is not its sequence's alone */
+	   GO_ON_IN_COPY = 0,
+	   GO_ON_IN_PLACE, /* nobody will read the rows that it writes */
+	   GO_ON_NOT_NOW,
+};
+
+static enum way find_way_in_tail(struct seq *s, bool fits, int *r)
+{
+	if (fits || s->pool->prefix.nodes[s->tail_node].users > 1 || seq_take_spare(s) ||
+	    !protection(shared_pages_are_paid_for))
+		return GO_ON_IN_COPY;
+	*r = own_tail(s);
+	return GO_ON_NOT_NOW;
+}
+
+/* Beside a copy the page is one more than it was promised, if no other sequence has it in its
+ * table, but for steps that keep it until they know whether copies of their own stand. Then it is
+ * promised one more, or does without the copy. *r: why not now. */
+static enum way find_way(struct seq *s, uint32_t room, int *r)
+{
+	bool fits = room + 1 <= s->ceiling || s->pool->hybrid; /* its ceiling counts it */
+	const struct page *page;
+
+	if (s->tail_node != NODE_NONE)
+		return find_way_in_tail(s, fits, r);
+	page = &s->pool->pages.page[seq_page(s, seq_page_index(s, s->committed))];
+	*r = POOL_WAIT;
+	if (page->lent == PAGE_LENT)
+		return GO_ON_NOT_NOW;
+	if (fits || page->references - page->lent > 1 || seq_take_spare(s) ||
+	    !protection(shared_pages_are_paid_for))
+		return GO_ON_IN_COPY;
+	/* Rows may have been added that one of those steps comes back to: then it has one page more
+	 * than it was promised, until its step ends. */
+	return page->keep <= s->committed % s->pool->limits.page_tokens ? GO_ON_IN_PLACE
+									: GO_ON_IN_COPY;
+}
+
+/* There are not so many pages, and nobody who ranks below has any: does it go without a copy, if
+ * others need the page no more? */
+static int need_no_copy(struct seq *s)
+{
+	if (!protection(shared_pages_are_paid_for))
+		return POOL_WAIT;
+	if (s->tail_node != NODE_NONE)
+		return s->pool->hybrid ? POOL_WAIT : own_tail(s);
+	park_unshare(s->pool, seq_page(s, seq_page_index(s, s->committed)), s->rank);
+	return POOL_WAIT;
+}
+
+/* The clean pages that it takes are there: 0; MORE; WAIT. */
+static int find_pages(struct seq *s, uint32_t n, bool copy)
 {
 	struct pool *p = s->pool;
-	bool copy = needs_copy(s) && protection(shared_pages_are_copied);
-	uint32_t room = pool_pages_for(p, target) - s->first_page;
+	int r;
 
-	must(s->admitted && s->step.state == STEP_NONE);
 	if (!pool_keep_quota(p, s->name_space, n))
 		return POOL_WAIT;
-	if (p->pages.count[PAGE_CLEAN] < n) {
-		int r = park_make_room(p, n, s->rank);
+	if (p->pages.count[PAGE_CLEAN] >= n)
+		return 0;
+	r = park_make_room(p, n, s->rank);
+	if (r == POOL_WAIT && copy)
+		r = need_no_copy(s);
+	return r == POOL_MORE ? r : POOL_WAIT;
+}
 
-		return r == POOL_MORE ? r : POOL_WAIT;
-	}
-	if (failpoint(step_memory) || seq_reserve_table(s, room))
-		return -ENOMEM;
+/* The copy takes the place of the partial page, which comes back if the step does not stand. */
+static void replace(struct seq *s)
+{
+	struct pool *p = s->pool;
+	uint32_t page = s->table[--s->n_pages];
+
+	s->step.replaced = page;
+	s->step.lent = s->tail_node == NODE_NONE;
+	if (s->step.lent)
+		pages_lend(&p->pages, page, s->committed % p->limits.page_tokens);
+	p->stats.copies_on_write++;
+}
+
+/* It is known whether the copy stands. */
+static uint32_t end_replaced(struct seq *s)
+{
+	uint32_t page = s->step.replaced;
+
+	if (s->step.lent)
+		pages_unlend(&s->pool->pages, page);
+	s->step.lent = false;
+	s->step.replaced = PAGE_NONE;
+	return page;
+}
+
+static void open_step(struct seq *s, uint32_t target, uint32_t window_start, bool copy)
+{
+	struct pool *p = s->pool;
+	uint32_t room = pool_pages_for(p, target) - s->first_page;
+
 	s->step = (struct step){.state = STEP_OPEN,
 				.start = s->committed,
 				.target = target,
 				.window_start = window_start,
 				.first = pool_pages_for(p, s->committed) - copy,
 				.replaced = PAGE_NONE};
-	if (copy) {
-		s->step.replaced = s->table[--s->n_pages];
-		p->stats.copies_on_write++;
-	}
+	if (copy)
+		replace(s);
 	while (s->n_pages < room) {
 		int r = pages_take(&p->pages, &s->table[s->n_pages]);
 
@@ -69,6 +161,31 @@ int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n
 		s->step.n_fresh++;
 	}
 	p->open_steps++;
+}
+
+int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n)
+{
+	uint32_t room = pool_pages_for(s->pool, target) - s->first_page;
+	bool copy = needs_copy(s) && protection(shared_pages_are_copied);
+	enum way way = GO_ON_IN_COPY;
+	int r;
+
+	must(s->admitted && s->step.state == STEP_NONE);
+	if (copy)
+		way = find_way(s, room, &r);
+	if (way == GO_ON_IN_PLACE) {
+		copy = false;
+		n--;
+	}
+	if (way != GO_ON_NOT_NOW)
+		r = find_pages(s, n, copy);
+	if (r == 0 && (failpoint(step_memory) || seq_reserve_table(s, room)))
+		r = -ENOMEM;
+	if (r) {
+		seq_end_spare(s);
+		return r;
+	}
+	open_step(s, target, window_start, copy);
 	return 0;
 }
 
@@ -98,9 +215,12 @@ static void give_fresh(struct seq *s, uint32_t keep)
 /* The step is over and nothing of it stands. */
 static void undo(struct seq *s)
 {
+	uint32_t replaced = end_replaced(s);
+
 	give_fresh(s, s->step.first - s->first_page);
-	if (s->step.replaced != PAGE_NONE)
-		s->table[s->n_pages++] = s->step.replaced;
+	if (replaced != PAGE_NONE)
+		s->table[s->n_pages++] = replaced;
+	seq_end_spare(s);
 	if (s->step.state == STEP_OPEN)
 		s->pool->open_steps--;
 	s->step = (struct step){.replaced = PAGE_NONE};
@@ -174,7 +294,7 @@ int step_commit(struct seq *s, const struct step_receipt *r)
 {
 	struct pool *p = s->pool;
 	int result = check_receipt(s, r);
-	uint32_t end = s->step.start + r->tokens;
+	uint32_t end = s->step.start + r->tokens, replaced;
 
 	if (result)
 		return result;
@@ -191,14 +311,16 @@ int step_commit(struct seq *s, const struct step_receipt *r)
 		if (result)
 			return result;
 	}
-	if (s->step.replaced != PAGE_NONE) {
+	replaced = end_replaced(s);
+	if (replaced != PAGE_NONE) {
 		if (s->tail_node != NODE_NONE) {
 			seq_give_tail(s);
 			pool_keep_quota(p, s->name_space, 0); /* it may be given up now */
 		} else {
-			pages_drop(&p->pages, s->step.replaced);
+			pages_drop(&p->pages, replaced);
 		}
 	}
+	seq_end_spare(s);
 	give_fresh(s, pool_pages_for(p, end) - s->first_page);
 	s->committed = end;
 	if (p->hybrid)
@@ -257,6 +379,8 @@ uint32_t seq_move_quarantine(struct seq *s, uint32_t *room)
 
 void seq_lose_quarantine(struct seq *s)
 {
+	uint32_t replaced;
+
 	if (s->step.state != STEP_ENDED)
 		return;
 	s->n_pages = s->step.first - s->first_page;
@@ -268,8 +392,10 @@ void seq_lose_quarantine(struct seq *s)
 		if (s->pool->pages.page[page].references == 1)
 			pages_quarantine(&s->pool->pages, page);
 	}
-	if (s->step.replaced != PAGE_NONE)
-		s->table[s->n_pages++] = s->step.replaced;
+	replaced = end_replaced(s);
+	if (replaced != PAGE_NONE)
+		s->table[s->n_pages++] = replaced;
+	seq_end_spare(s);
 	s->step = (struct step){.replaced = PAGE_NONE};
 }
 

@@ -208,10 +208,13 @@ static int ram_take_private(void *context, uint16_t name_space, uint32_t *place)
 	return 0;
 }
 
-/* What the pools were promised in KV-RAM, in bytes, but for one of them. */
-static uint64_t promised_to_others(const struct ram_pool *rp)
+struct promised { /* of KV-RAM, to live sequences */
+	uint64_t pages, bytes;
+};
+
+static struct promised promised_to_others(const struct ram_pool *rp)
 {
-	uint64_t bytes = 0;
+	struct promised sum = {0};
 
 	list_for_each(link, following, &rp->ram->pools)
 	{
@@ -219,23 +222,38 @@ static uint64_t promised_to_others(const struct ram_pool *rp)
 		const struct pool *p = other->pool;
 		uint64_t pages = p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED];
 
-		if (other != rp && pages > p->limits.pages)
-			bytes += (pages - p->limits.pages) * ram_object_bytes(other);
+		if (other == rp || pages <= p->limits.pages)
+			continue;
+		sum.pages += pages - p->limits.pages;
+		sum.bytes += (pages - p->limits.pages) * ram_object_bytes(other);
 	}
-	return bytes;
+	return sum;
 }
 
-/* Slabs waste up to 6 %; a window of what moves is kept free, an eighth at most. */
+static uint64_t left(uint64_t all, uint64_t taken)
+{
+	return all > taken ? all - taken : 0;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Slabs waste up to 6 %; a window of what moves is kept free, an eighth at most: through it pages
+ * change places when both tiers are full of what was promised. */
 static uint64_t ram_room(void *context)
 {
 	const struct ram_pool *rp = context;
 	const struct arena *a = rp->ram->arena;
+	struct promised others = promised_to_others(rp);
 	uint64_t bytes = a->arrived_bytes - a->arrived_bytes / 16;
 	uint64_t window = RAM_JOBS * (RAM_JOB_BYTES + rp->page_bytes);
-	uint64_t taken = promised_to_others(rp) + (window < bytes / 8 ? window : bytes / 8);
-	uint64_t pages = bytes > taken ? (bytes - taken) / ram_object_bytes(rp) : 0;
+	uint64_t objects = least(RAM_JOBS * RAM_JOB_MOVES, a->most_objects / 8);
 
-	return pages < a->most_objects ? pages : a->most_objects;
+	bytes = left(bytes, others.bytes + least(window, bytes / 8));
+	objects = left(a->most_objects, others.pages + (objects ? objects : 1));
+	return least(bytes / ram_object_bytes(rp), objects);
 }
 
 static void ram_give(void *context, uint32_t place)

@@ -15,8 +15,8 @@ struct seq *live_seq_of(struct sim *w, const struct sim_view *v);
 void live_read_again(struct sim *w, struct sim_view *v, uint32_t n);
 /* Its client knows where its pages are now. */
 bool live_is_known(struct sim *w, const struct sim_view *v);
-/* More is promised than the device has: an open that waits for pages behind others goes on with
- * what it has got. */
+/* More is promised than the device has, or than is left of it: an open that waits for pages behind
+ * others goes on with what it has got. */
 bool live_is_crowded(const struct pool *p);
 /* Of what is at rest: may a request of this sequence still wait for pages? Only if all that ranks
  * below it has given what it has. */

@@ -432,6 +432,54 @@ static void a_pool_is_quiet_once_everything_was_told(void **state)
 	assert_true(ram_pool_is_quiet(&w->pools[0].ram));
 }
 
+static uint64_t room_of(const struct ram_world_pool *p)
+{
+	return p->pool.below->room(p->pool.below->context);
+}
+
+/* Some is kept free of promises, so that pages can change places; and each page of another pool's
+ * live sequences is one less, in bytes and in objects. */
+static void what_may_be_promised_leaves_room_to_move(void **state)
+{
+	struct ram_world *w = *state;
+	struct ram_world_limits limits = {
+	    .arena_bytes = 16 * MIB,
+	    .chunk_bytes = 16 * MIB,
+	    .most_objects = 32,
+	    .n_pools = 2,
+	    .pool = {{.page_bytes = 64 * KIB, .pages = 16}, {.page_bytes = 256 * KIB, .pages = 8}}};
+	struct pool *first;
+	uint64_t before;
+	struct seq *s, *t;
+
+	ram_world_deinit(w);
+	ram_world_init(w, &limits);
+	first = &w->pools[0].pool;
+	first->limits.live_in_ram = true;
+	assert_int_equal(room_of(&w->pools[0]), 28);
+	assert_int_equal(pool_promisable(first), 16 + 28);
+	before = room_of(&w->pools[1]);
+	assert_int_equal(before, 28);
+	s = world_open(first, NULL, 0, 16 * PAGE);
+	assert_int_equal(room_of(&w->pools[1]), before);
+	t = world_open(first, NULL, 0, 10 * PAGE);
+	assert_int_equal(room_of(&w->pools[1]), before - 10);
+	world_close(&s);
+	world_close(&t);
+	assert_int_equal(room_of(&w->pools[1]), before);
+	/* However little there is. */
+	limits.most_objects = 3;
+	ram_world_deinit(w);
+	ram_world_init(w, &limits);
+	assert_int_equal(room_of(&w->pools[0]), 2);
+	/* Or limited by bytes: of 15 MiB an eighth is free. */
+	limits.most_objects = 4096;
+	ram_world_deinit(w);
+	ram_world_init(w, &limits);
+	assert_true(room_of(&w->pools[1]) * 256 * KIB <= 15 * MIB - 15 * MIB / 8);
+	assert_true((room_of(&w->pools[1]) + 2) * 256 * KIB > 15 * MIB - 15 * MIB / 8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -447,6 +495,7 @@ int main(void)
 	    TEST(a_job_that_does_not_run_is_tried_again_page_by_page),
 	    TEST(copies_are_told_of_in_the_order_asked_for),
 	    TEST(a_pool_is_quiet_once_everything_was_told),
+	    TEST(what_may_be_promised_leaves_room_to_move),
 	};
 
 	return cmocka_run_group_tests(tests, guard_prepare, NULL);
