@@ -153,8 +153,8 @@ static void image_done(struct job *job)
 	if (result && j->place != COPY_NONE && j->kind == IMAGE_JOB_CAPTURE)
 		result = -ENOSPC;
 	/* Whose request is over has given its pages back. */
-	if (j->kind == IMAGE_JOB_CLAIM && j->place != COPY_NONE && result == 0 && r)
-		pool_restored(x, j->image);
+	if (j->kind == IMAGE_JOB_CLAIM && j->place != COPY_NONE)
+		pool_image_came(x, j->image, result, r);
 	if (j->kind == IMAGE_JOB_CLAIM)
 		pool_claim_done(x, j->image);
 	if (j->kind == IMAGE_JOB_CAPTURE)

@@ -421,8 +421,7 @@ static void image_there(struct request *r, int result)
 
 	if (result && t->image_from_ram) {
 		/* That state alone is lost; there may be another before it. */
-		r->pool->pool.images.counts.restores_failed++;
-		match_go_back(&t->match, t->image_name);
+		match_go_back(&t->match);
 		request_fetch_again(r);
 		request_ready(r);
 		return;
@@ -446,10 +445,8 @@ static enum run_result fetch_image(struct request *r)
 	struct images *images = &r->pool->pool.images;
 	uint32_t image = t->match.image;
 
-	if (image != IMAGE_NONE) {
-		t->image_name = image_name(images, image);
+	if (image != IMAGE_NONE)
 		t->image_from_ram = images->image[image].slot == SLOT_NONE;
-	}
 	if (hybrid_start(r, t->seq, image == IMAGE_NONE ? IMAGE_JOB_FRESH : IMAGE_JOB_CLAIM, image,
 			 NULL, image_there) == 0) {
 		t->match.claimed = false; /* until the copy is done */

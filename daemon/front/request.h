@@ -84,7 +84,6 @@ struct request_prompt {
 	uint8_t phase;      /* enum prompt_phase */
 	uint8_t found_kind; /* enum image_kind */
 	bool image_from_ram;
-	struct image_name image_name; /* that is being copied */
 };
 
 struct request_step {

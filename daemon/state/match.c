@@ -453,13 +453,9 @@ void match_cut(struct match *m, uint32_t n)
 	m->done = false;
 }
 
-void match_go_back(struct match *m, struct image_name lost)
+void match_go_back(struct match *m)
 {
-	uint32_t image = image_find(&m->pool->images, lost);
-
 	must(m->done && m->tick && m->pool->hybrid && !m->claimed);
-	if (image != IMAGE_NONE)
-		pool_give_up(m->pool, image);
 	cut_state(m, m->walk.position);
 }
 

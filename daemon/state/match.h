@@ -115,9 +115,9 @@ static inline uint32_t match_node(const struct match *m, uint32_t i)
  * match_turn has work to do again. */
 void match_cut(struct match *m, uint32_t n);
 void match_unclaim(struct match *m);
-/* The image of the state that was found could not be copied from KV-RAM, its claim has ended: the
- * state is given up, and match_turn has work to do again. */
-void match_go_back(struct match *m, struct image_name lost);
+/* The image of the state that was found could not be copied from KV-RAM, its claim has ended:
+ * match_turn has work to do again. */
+void match_go_back(struct match *m);
 
 /* Count a finished walk in the pool's counters. */
 void match_count(const struct match *m);

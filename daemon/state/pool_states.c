@@ -368,10 +368,18 @@ void pool_keep_on_device(struct pool *p, uint32_t image)
 	image_set_on_device(&p->images, image, true);
 }
 
-void pool_restored(struct pool *p, uint32_t image)
+void pool_image_came(struct pool *p, uint32_t image, int result, bool wanted)
 {
 	struct image *it = &p->images.image[image];
 
+	if (result) {
+		p->images.counts.restores_failed++;
+		if (it->state == IMAGE_VALID)
+			pool_give_up(p, image);
+		return;
+	}
+	if (!wanted)
+		return;
 	p->images.counts.restored++;
 	if (it->state != IMAGE_VALID || it->on_device)
 		return;

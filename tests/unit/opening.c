@@ -112,8 +112,8 @@ void opening_image_came(struct opening **open, int result)
 	assert_true(o->copying);
 	o->copying = false;
 	lane_job_done(&p->images, o->lane);
-	if (o->place != COPY_NONE && result == 0 && o->s)
-		pool_restored(p, o->name.image);
+	if (o->place != COPY_NONE)
+		pool_image_came(p, o->name.image, result, o->s);
 	pool_claim_done(p, o->name.image);
 	if (!o->s) {
 		free_opening(open);
@@ -123,8 +123,7 @@ void opening_image_came(struct opening **open, int result)
 	if (o->copied)
 		return;
 	assert_int_not_equal(o->place, COPY_NONE); /* else the pool has failed */
-	p->images.counts.restores_failed++;
-	match_go_back(&o->m, o->name);
+	match_go_back(&o->m);
 	look_again(o);
 }
 

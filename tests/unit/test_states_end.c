@@ -94,6 +94,31 @@ static void a_state_that_is_copied_from_goes_when_that_has_ended(void **state)
 	assert_int_equal(w->pool.indexed, 0);
 }
 
+/* Who waited for its image has gone when that turns out to be unreadable. */
+static void a_state_that_cannot_be_read_is_found_no_more_whoever_has_asked(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = put_down(w, &one, 2 * PAGE + 5);
+	uint32_t tokens[3 * PAGE];
+	struct match_wish wish = world_wish(world_tokens(tokens, 3 * PAGE, 0, 1), 3 * PAGE);
+	struct opening *o = states_open_begins(w, &wish, 3 * PAGE);
+	struct seq *s;
+
+	while (!o->copying) {
+		states_open_turn(w, &o, ALL, &s);
+		states_settle(w);
+	}
+	states_open_abandon(w, &o);
+	states_claim_ends(w, &o, -EIO);
+	states_check(w);
+	assert_int_equal(w->pool.images.counts.restores_failed, 1);
+	assert_int_equal(states_found(w, &one, 3 * PAGE), 0);
+	states_settle(w);
+	assert_state(w, a, "-", NULL);
+	assert_int_equal(w->used, 0);
+	assert_int_equal(w->pool.indexed, 0);
+}
+
 static void a_state_given_up_while_it_goes_down_leaves_nothing(void **state)
 {
 	struct states *w = *state;
@@ -226,6 +251,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(a_state_that_is_copied_from_goes_when_that_has_ended),
+	    TEST(a_state_that_cannot_be_read_is_found_no_more_whoever_has_asked),
 	    TEST(a_state_given_up_while_it_goes_down_leaves_nothing),
 	    TEST(a_page_does_not_leave_under_its_copy),
 	    TEST(a_namespace_is_dropped_from_all_tiers),
