@@ -149,7 +149,8 @@ bool core_pools_drop_turn(struct core *c)
 		if (p->state != CORE_POOL_DROPPING || p->freeing || !is_quiet(p))
 			continue;
 		busy = true;
-		if (pool_drop_ram(&p->pool, RETAIN_NAMESPACES, &budget))
+		/* What two states had may have to be copied for the one that goes later. */
+		if (pool_drop_ram(&p->pool, RETAIN_NAMESPACES, &budget) && is_quiet(p))
 			give_back(p);
 	}
 	return busy;
