@@ -126,6 +126,7 @@ struct config_pool {
 	bool shadow_lru;
 	uint64_t ram_floor_tokens; /* or CONFIG_AUTO */
 	bool live_in_ram;
+	bool overcommit;
 	uint64_t retained_interactive_ttl_s;
 	uint64_t idle_ttl_s;
 	uint64_t default_deadline_us; /* never 0: the core's is filled in */

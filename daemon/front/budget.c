@@ -59,6 +59,7 @@ struct pool_limits budget_limits(const struct core_pool *p)
 				    ? FLOOR_UNKNOWN_TOKENS
 				    : (uint32_t)p->config->ram_floor_tokens,
 	    .live_in_ram = p->config->live_in_ram,
+	    .overcommit = p->config->overcommit,
 	    .interactive_ttl_ns = p->config->retained_interactive_ttl_s * NS_PER_S,
 	};
 }

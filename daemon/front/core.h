@@ -215,6 +215,7 @@ void core_pool_settle(struct core_pool *p);
 /* Pages may be given up now that could not be before: who waits for some tries again, unless it is
  * the one that says so. */
 void core_pool_offer(struct core_pool *p, const struct request *by);
+void core_pool_tell_lost(struct core_pool *p);  /* to requests of sequences that are discarded */
 void core_ram_arrived(struct core *c);          /* more of KV-RAM is there: more can be promised */
 void core_pool_fail(struct core_pool *p);       /* its memory is gone */
 void core_pool_undescribe(struct core_pool *p); /* no longer what the first attach said */

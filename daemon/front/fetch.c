@@ -115,7 +115,7 @@ static enum run_result no_page(struct request *r)
 	int result = park_make_room(&p->pool, window, request_rank(r));
 
 	if (result == POOL_WAIT)
-		result = park_make_room(&p->pool, 1, request_rank(r));
+		result = park_insist(&p->pool, 1, request_rank(r));
 	if (result == POOL_MORE)
 		return RUN_MORE;
 	if (is_in_the_way(r))
@@ -173,6 +173,10 @@ enum run_result request_bring_back(struct request *r, uint32_t *budget)
 	p->published_change = true;
 	if (result == POOL_MORE)
 		return RUN_MORE;
+	if (result == POOL_LOST && s->discarded)
+		return refuse(r, WIRE_ELOST,
+			      "the sequence was discarded, as one that ranks above needed its room "
+			      "(pools.overcommit); close it and compute it again");
 	if (result == POOL_LOST)
 		return refuse(r, WIRE_ELOST,
 			      "a part of the sequence could not be copied back from KV-RAM; close "

@@ -191,7 +191,7 @@ static enum run_result fork_share(struct request *r, uint32_t *budget)
 	}
 	if (seq_fork_needs_page(parent) && !r->batch &&
 	    (!pool_keep_quota(p, parent->name_space, 1) || p->pages.count[PAGE_CLEAN] == 0)) {
-		if (park_make_room(p, 1, request_rank(r)) == POOL_MORE)
+		if (park_insist(p, 1, request_rank(r)) == POOL_MORE)
 			return RUN_MORE;
 		request_starve(r);
 		return RUN_WAIT;

@@ -90,6 +90,22 @@ void core_pool_offer(struct core_pool *p, const struct request *by)
 		try_first(&p->starving);
 }
 
+void core_pool_tell_lost(struct core_pool *p)
+{
+	struct list *const lists[] = {&p->starving, &p->fetching, &p->copying};
+
+	p->pool.has_discarded = false;
+	for (int i = 0; i < 3; i++) {
+		list_for_each(link, following, lists[i])
+		{
+			struct request *r = list_entry(link, struct request, in_wait);
+
+			if (r->sequence && r->sequence->seq && r->sequence->seq->lost)
+				request_ready(r);
+		}
+	}
+}
+
 void core_ram_arrived(struct core *c)
 {
 	for (uint32_t i = 0; i < c->n_pools; i++)
@@ -229,6 +245,7 @@ static void publish_ram(struct core_pool *p)
 	pool_counters_set(c, COUNTER_live_pages_parked, s->parked_pages);
 	pool_counters_set(c, COUNTER_live_pages_returned, s->returned_pages);
 	pool_counters_set(c, COUNTER_live_sequences_lost, s->lost_sequences);
+	pool_counters_set(c, COUNTER_live_sequences_discarded, s->discarded_sequences);
 	pool_counters_set(c, COUNTER_pool_discards, s->discards);
 	pool_counters_set(c, COUNTER_ram_bytes_down, p->ram.down.sums.bytes);
 	pool_counters_set(c, COUNTER_ram_bytes_up, p->ram.up.sums.bytes);

@@ -148,6 +148,17 @@ static json_t *pool_moves(const struct core_pool *p)
 	    number(down->copies), "up_bytes", number(up->bytes), "up_copies", number(up->copies));
 }
 
+static json_t *pool_live(const struct core_pool *p)
+{
+	const struct pool_stats *s = stats_of(p);
+
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "parked_pages", number(s->parked_pages),
+			 "returned_pages", number(s->returned_pages), "private_places",
+			 number(p->pool.in_ram_private), "lost_sequences",
+			 number(s->lost_sequences), "discarded_sequences",
+			 number(s->discarded_sequences), "overcommit", (int)p->config->overcommit);
+}
+
 static json_t *ram_answer(const struct core_pool *p)
 {
 	if (!has_pages(p))
@@ -172,10 +183,10 @@ static json_t *floor_line(const struct core_pool *p)
 
 static json_t *pool_line(const struct core_pool *p, bool whole)
 {
-	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "pool", p->config->name, "kv_ram",
-			 ram_answer(p), "floor", floor_line(p), "hits_in_kv_ram",
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "pool", p->config->name,
+			 "kv_ram", ram_answer(p), "floor", floor_line(p), "hits_in_kv_ram",
 			 number(stats_of(p)->ram_hits), "tiers", pool_tiers(p), "moves",
-			 pool_moves(p), "order", order_describe(p, whole));
+			 pool_moves(p), "live", pool_live(p), "order", order_describe(p, whole));
 }
 
 json_t *tiers_describe(const struct core *c, const char *which)

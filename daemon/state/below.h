@@ -62,6 +62,8 @@ struct pool_below {
 	void (*orphan)(void *context, bool up, uint32_t ticket);
 	/* Pages that live sequences may have there, beside what others were promised. */
 	uint64_t (*room)(void *context);
+	/* No page of a live sequence finds a place, and nothing moves that would make one. */
+	bool (*is_full)(void *context);
 	void *context;
 };
 

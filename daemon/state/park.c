@@ -332,16 +332,30 @@ static bool has_some(const struct seq *s)
 	return s->asked > 0 || s->stranded || !s->parked;
 }
 
-void park_leave_rank(struct seq *s)
-{
-	if (!has_some(s))
-		list_remove(&s->in_rank);
-}
-
 static void enter_rank(struct seq *s)
 {
 	if (list_is_empty(&s->in_rank))
 		seq_set_rank(s, s->rank);
+}
+
+bool park_has_own(const struct seq *s)
+{
+	return s->away > 0 || (s->n_pages > 0 && is_to_be_had(s, false));
+}
+
+void park_discard(struct seq *s)
+{
+	s->lost = true;
+	s->discarded = true;
+	s->pool->stats.discarded_sequences++;
+	s->pool->has_discarded = true;
+	enter_rank(s);
+}
+
+void park_leave_rank(struct seq *s)
+{
+	if (!has_some(s))
+		list_remove(&s->in_rank);
 }
 
 bool park_may_part(struct seq *s)
@@ -380,7 +394,7 @@ static int find_pages(struct seq *s, struct pool_rank rank, uint32_t n)
 		left = RETURN_PAGES;
 	r = left > n ? park_make_room(p, left, rank) : POOL_WAIT;
 	if (r == POOL_WAIT)
-		r = park_make_room(p, n, rank);
+		r = park_insist(p, n, rank);
 	if (r == POOL_MORE)
 		return r;
 	return are_at_hand(p, n) ? 0 : POOL_FULL;

@@ -32,6 +32,10 @@
  */
 int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank);
 
+/* The same for somebody who cannot go on without: of a pool with overcommit the sequence that ranks
+ * lowest is discarded, if it ranks below and there is no room for it anywhere. It is lost then. */
+int park_insist(struct pool *p, uint32_t n, struct pool_rank rank);
+
 /* Those below that have this private page as well let go of it: one more may be its only holder. */
 void park_unshare(struct pool *p, uint32_t page, struct pool_rank rank);
 
@@ -50,7 +54,7 @@ void park_moved(struct pool *p, struct seq *s, bool up, uint32_t index, uint32_t
  * seq_close_turn. */
 int park_forget(struct seq *s, uint32_t *budget);
 
-/* It has given up pages, or lost one: none of its table may be looked at. */
+/* It has given up pages, or is lost: none of its table may be looked at. */
 static inline bool seq_is_away(const struct seq *s)
 {
 	return s->away > 0 || s->lost;

@@ -15,6 +15,10 @@ int park_part(struct seq *s, bool shared);
 void park_part_lost(struct seq *s);
 /* If it has nothing left it is asked no more. */
 void park_leave_rank(struct seq *s);
+/* It has something that nobody else has. */
+bool park_has_own(const struct seq *s);
+/* Nobody will go on with it: all that it has may go for nowhere. */
+void park_discard(struct seq *s);
 
 static inline uint32_t park_here(const struct seq *s)
 {

@@ -7,7 +7,7 @@
  * need a copy of its own, so it goes only if all that have it let go of it together, or if
  * somebody has pages of his own before it.
  */
-#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
 #include "daemon/state/park_internal.h"
 
 #define PARK_TURN 256   /* pages of a turn that are let go of without a copy */
@@ -56,6 +56,12 @@ static struct seq *next_below(struct below *b)
 	return NULL;
 }
 
+/* Do its live sequences move? */
+static bool moves(const struct pool *p)
+{
+	return p->below && !p->hybrid;
+}
+
 /* Everything that those below have for themselves. */
 static void part_below(struct pool *p, uint32_t n, struct pool_rank rank, uint32_t *budget)
 {
@@ -67,7 +73,7 @@ static void part_below(struct pool *p, uint32_t n, struct pool_rank rank, uint32
 			if (s->lost) {
 				park_part_lost(s);
 				--*budget;
-			} else if (park_part(s, false)) {
+			} else if (!moves(p) || park_part(s, false)) {
 				break;
 			}
 		}
@@ -152,7 +158,7 @@ void park_unshare(struct pool *p, uint32_t page, struct pool_rank rank)
 	struct below b = those_below(p, rank);
 	struct seq *s;
 
-	if (!p->below || p->hybrid)
+	if (!moves(p))
 		return;
 	while ((s = next_below(&b))) {
 		if (!park_may_part(s) || s->lost || shared_end(s) != &p->pages.page[page])
@@ -169,15 +175,61 @@ int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank)
 
 	if (pool_make_room(p, n))
 		return 0;
-	if (!p->below || p->hybrid)
-		return POOL_WAIT;
 	while (some) {
 		part_below(p, n, rank, &budget);
 		if (pool_make_room(p, n))
 			return 0;
 		if (budget == 0)
 			return POOL_MORE;
-		some = unshare_below(p, n, rank, &budget);
+		some = moves(p) && unshare_below(p, n, rank, &budget);
 	}
 	return POOL_WAIT;
+}
+
+/* ---- overcommit ---- */
+
+/* When what moves has moved there may be room. */
+static bool is_full(const struct pool *p)
+{
+	if (p->leaving + p->arriving + p->parting + p->pages.count[PAGE_DRAINING] || p->pauses)
+		return false;
+	return !moves(p) || p->below->is_full(p->below->context);
+}
+
+static bool can_be_discarded(const struct seq *s)
+{
+	const struct pool *p = s->pool;
+
+	return s->admitted && !s->lost && !s->busy && s->step.state == STEP_NONE &&
+	       s->leaving == NODE_NONE && !(p->hybrid && lane_is_busy(&p->images, s->lane)) &&
+	       park_has_own(s);
+}
+
+static struct seq *lowest_below(const struct pool *p, struct pool_rank rank)
+{
+	struct seq *lowest = NULL;
+
+	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
+	{
+		struct seq *s = list_entry(link, struct seq, in_pool);
+
+		if (ranks_below(s, lowest ? lowest->rank : rank) && can_be_discarded(s))
+			lowest = s;
+	}
+	return lowest;
+}
+
+int park_insist(struct pool *p, uint32_t n, struct pool_rank rank)
+{
+	int r = park_make_room(p, n, rank);
+	struct seq *lowest;
+
+	if (r != POOL_WAIT || (!p->limits.overcommit && protection(overcommit_is_asked_for)) ||
+	    !is_full(p))
+		return r;
+	lowest = lowest_below(p, rank);
+	if (!lowest)
+		return POOL_WAIT;
+	park_discard(lowest);
+	return POOL_MORE;
 }

@@ -310,11 +310,13 @@ static uint32_t victim_of(struct pool *p, uint16_t name_space)
 	struct retain_rank rank;
 	uint32_t victim;
 
-	do
+	for (;;) {
 		victim = all ? next_victim(p)
 			     : retain_victim(&p->retain, TIER_DEVICE, name_space, &rank);
-	while (victim != NODE_NONE && pool_set_aside(p, victim));
-	return victim;
+		if (victim == NODE_NONE || !pool_waits_for_copies(p, victim))
+			return victim;
+		pool_set_aside(p, victim);
+	}
 }
 
 int pool_give_up_one(struct pool *p, uint16_t name_space)
@@ -406,18 +408,17 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget)
 	if (!pool_drop_ram(p, name_space, budget))
 		return false;
 	for (; *budget; --*budget) {
-		uint32_t victim;
+		uint32_t victim = victim_of(p, name_space);
 
-		victim = victim_of(p, name_space);
-		if (victim == NODE_NONE)
+		if (victim == NODE_NONE) {
+			pool_end_aside(p);
 			return true;
-		if (p->prefix.nodes[victim].parked)
-			return pool_send_down(p, victim) != 0;
+		}
 		pool_tell_evict(p, victim);
-		if (!is_copied_down(p, victim))
+		if (!p->prefix.nodes[victim].parked && !is_copied_down(p, victim))
 			pool_evict(p, victim);
 		else if (pool_send_down(p, victim))
-			return true;
+			pool_set_aside(p, victim); /* there is no place for what stays */
 	}
 	return false;
 }

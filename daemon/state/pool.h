@@ -33,7 +33,7 @@ struct pool_share { /* what one namespace has in it, and may have */
 	uint64_t live; /* of the indexed ones */
 	uint64_t sequences;
 	uint64_t ceilings; /* its part of those of the pool */
-	uint64_t surplus;
+	uint64_t surplus, unpaid;
 	uint64_t quota_pages;      /* indexed and private together, at most; 0 = no limit */
 	uint64_t guaranteed_pages; /* as long as it has no more, others' retained pages go first */
 	uint64_t leaving;          /* of the indexed ones: on their way to KV-RAM */
@@ -58,6 +58,7 @@ struct pool_limits {
 	uint32_t ram_floor_tokens;   /* a match in KV-RAM must reach so much further */
 	uint64_t interactive_ttl_ns; /* see retain.h */
 	bool live_in_ram;            /* live sequences may be promised what is below, too */
+	bool overcommit;             /* and more, at the risk of the lowest */
 };
 
 struct pool {
@@ -72,6 +73,7 @@ struct pool {
 	uint64_t live;     /* of them: in use */
 	uint64_t ceilings; /* pages promised to admitted sequences */
 	uint64_t surplus;  /* pages in use that no ceiling covers */
+	uint64_t unpaid;   /* pages that steps keep, which ceilings of others cover */
 	uint64_t sequences;
 	uint64_t open_steps;
 	uint64_t leaving;   /* of the indexed ones: on their way to KV-RAM */
@@ -80,11 +82,13 @@ struct pool {
 	uint64_t parting;   /* private pages that are being copied there */
 	bool fronts_differ; /* of some that share pages, a window has taken some from one alone */
 	uint64_t in_ram_private; /* places there of private pages */
+	uint64_t parked;         /* nodes that live sequences have let go of, wherever they are */
 	struct list ranked[2];   /* struct seq.in_rank: agents', interactive; by their serial */
 	/* Copies down that have failed one after another. From POOL_FAILURES on no page of a live
 	 * sequence is copied down until pool_resume. */
 	uint32_t failures;
 	bool pauses;
+	bool has_discarded; /* a sequence; whoever tells what waits for it takes it back */
 	uint32_t
 	    aside; /* the first of those that would have to be: nobody's to give up meanwhile */
 	/* What was to be given up for the budget could not go, or stayed as its copy failed: the
@@ -190,6 +194,7 @@ bool pool_drop_retained(struct pool *p, uint16_t name_space, uint32_t *budget);
 
 /* Pages that may be promised: those of the pool, and what live sequences may have in KV-RAM. */
 uint64_t pool_promisable(const struct pool *p);
+uint64_t pool_promised(const struct pool *p);
 /* May a sequence with this ceiling be admitted now? Its own must fit the pool, all together the
  * pool and what live sequences may have in KV-RAM. 0, WAIT or NEVER. */
 int pool_may_admit(const struct pool *p, uint64_t ceiling);
@@ -220,8 +225,11 @@ void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place);
 void pool_drop_from_ram(struct pool *p, uint32_t node);
 /* The page goes without a copy, after what stands on it. */
 void pool_let_go(struct pool *p, uint32_t node);
-/* Copies down pause, and it would need one: it is in use until they go on. */
-bool pool_set_aside(struct pool *p, uint32_t node);
+/* It may leave with a copy alone, and copies down pause. */
+bool pool_waits_for_copies(const struct pool *p, uint32_t node);
+/* What cannot go is in use, until copies go on or something else may have changed it. */
+void pool_set_aside(struct pool *p, uint32_t node);
+void pool_end_aside(struct pool *p);
 /* A page that is in use comes to be below as well. */
 void pool_copy_down(struct pool *p, uint32_t node);
 /* Give up what is worth least, of one namespace (RETAIN_NAMESPACES: of all). 0; POOL_NEVER: there

@@ -21,14 +21,15 @@ struct pool_stats { /* counters; they only grow */
 	uint64_t spills_kept; /* of them: wanted again meanwhile, so they stay on the device */
 	uint64_t releases;    /* given up on the device without a write: a copy was below */
 	uint64_t restores, restores_failed;
-	uint64_t parked_pages;   /* pages that live sequences gave up for those above them */
-	uint64_t returned_pages; /* and got back */
-	uint64_t lost_sequences; /* that could not */
-	uint64_t discards;       /* left for nowhere, from either tier */
-	uint64_t ram_displaced;  /* given up in KV-RAM for what ranks above */
-	uint64_t ram_refused;    /* not taken into KV-RAM: nothing there ranks below */
-	uint64_t ram_hits;       /* opens that chose a match in KV-RAM */
-	uint64_t ram_hit_pages;  /* and the pages that they asked for from there */
+	uint64_t parked_pages;        /* pages that live sequences gave up for those above them */
+	uint64_t returned_pages;      /* and got back */
+	uint64_t lost_sequences;      /* that could not */
+	uint64_t discarded_sequences; /* for one that ranks above, with overcommit */
+	uint64_t discards;            /* left for nowhere, from either tier */
+	uint64_t ram_displaced;       /* given up in KV-RAM for what ranks above */
+	uint64_t ram_refused;         /* not taken into KV-RAM: nothing there ranks below */
+	uint64_t ram_hits;            /* opens that chose a match in KV-RAM */
+	uint64_t ram_hit_pages;       /* and the pages that they asked for from there */
 	/* Of those refused: nothing could go, whatever its rank; their namespace is at its quota.
 	 */
 	uint64_t ram_refused_busy, ram_refused_quota;

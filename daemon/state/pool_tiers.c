@@ -94,19 +94,21 @@ static bool copies_pause(const struct pool *p)
 	return p->pauses && protection(failing_copies_pause);
 }
 
-bool pool_set_aside(struct pool *p, uint32_t node)
+void pool_set_aside(struct pool *p, uint32_t node)
 {
-	struct node *n = &p->prefix.nodes[node];
-
-	if (!n->parked || !copies_pause(p) || n->copies[TIER_RAM] != COPY_NONE)
-		return false;
 	pool_hold(p, node);
-	n->next_free = p->aside;
+	p->prefix.nodes[node].next_free = p->aside;
 	p->aside = node;
-	return true;
 }
 
-static void end_aside(struct pool *p)
+bool pool_waits_for_copies(const struct pool *p, uint32_t node)
+{
+	const struct node *n = &p->prefix.nodes[node];
+
+	return n->parked && copies_pause(p) && !node_is_in_ram(n) && !(n->moves & NODE_FILLING_RAM);
+}
+
+void pool_end_aside(struct pool *p)
 {
 	uint32_t next, node = p->aside;
 
@@ -144,7 +146,7 @@ int pool_send_down(struct pool *p, uint32_t node)
 		begin_leaving(p, node);
 		return 0;
 	}
-	if (n->parked && copies_pause(p))
+	if (pool_waits_for_copies(p, node))
 		return POOL_WAIT;
 	if (n->moves & NODE_SPOILT_RAM) {
 		n->moves &= (uint8_t)~NODE_SPOILT_RAM;
@@ -209,13 +211,13 @@ void pool_note_copy(struct pool *p, int result)
 	p->failures = result ? p->failures + (p->failures < POOL_FAILURES) : 0;
 	p->pauses = p->failures == POOL_FAILURES;
 	if (!p->pauses)
-		end_aside(p);
+		pool_end_aside(p);
 }
 
 void pool_resume(struct pool *p)
 {
 	p->pauses = false;
-	end_aside(p);
+	pool_end_aside(p);
 }
 
 /* If nothing stands on it any more; then what it stood on may be needed by nobody, either. */
@@ -290,6 +292,7 @@ bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
 
 void pool_park(struct pool *p, uint32_t node)
 {
+	p->parked += p->prefix.nodes[node].parked == 0;
 	prefix_park(&p->prefix, node);
 	retain_look(&p->retain, node);
 }
@@ -298,11 +301,13 @@ void pool_unpark(struct pool *p, uint32_t node)
 {
 	bool last = p->prefix.nodes[node].parked == 1;
 
+	must(!last || p->parked > 0);
+	p->parked -= last;
 	/* Its node may go with it. */
 	if (prefix_unpark(&p->prefix, node))
 		retain_look(&p->retain, node);
 	if (last)
-		end_aside(p); /* it may go for nowhere now */
+		pool_end_aside(p); /* it may go for nowhere now */
 }
 
 /* ---- up ---- */

@@ -58,8 +58,21 @@ bool seq_take_spare(struct seq *s)
 	return true;
 }
 
+void seq_count_unpaid(struct seq *s)
+{
+	must(!s->spare && !s->unpaid);
+	s->unpaid = true;
+	s->pool->unpaid++;
+	s->pool->shares[s->name_space].unpaid++;
+}
+
 void seq_end_spare(struct seq *s)
 {
+	if (s->unpaid) {
+		s->unpaid = false;
+		s->pool->unpaid--;
+		s->pool->shares[s->name_space].unpaid--;
+	}
 	if (!s->spare)
 		return;
 	s->spare = false;

@@ -48,6 +48,7 @@ struct seq {
 	uint32_t ceiling; /* pages it may ever need */
 	uint32_t surplus; /* pages it keeps in use beyond that */
 	bool spare;       /* one of them, for the page that its step goes on in a copy of */
+	bool unpaid;      /* nobody was promised that page but others that have it as well */
 	uint32_t max_tokens;
 	uint32_t committed; /* tokens */
 
@@ -82,6 +83,7 @@ struct seq {
 	uint32_t stranded;         /* entries from there on whose copy down has failed */
 	struct seq_parked *parked; /* [n_pages] if any are away */
 	bool lost;                 /* it can only be closed */
+	bool discarded;            /* since another one needed the room */
 	struct step step;
 };
 

@@ -117,7 +117,7 @@ int seq_take_page(struct seq *s)
 	if (!pool_keep_quota(p, s->name_space, 1))
 		return POOL_WAIT;
 	if (p->pages.count[PAGE_CLEAN] == 0) {
-		r = park_make_room(p, 1, s->rank);
+		r = park_insist(p, 1, s->rank);
 		return r == POOL_MORE ? r : POOL_WAIT;
 	}
 	r = pages_take(&p->pages, &s->table[s->n_pages - 1]);

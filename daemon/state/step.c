@@ -54,6 +54,12 @@ enum way { /* how a step goes on in a partial page that is not its sequence's al
 	   GO_ON_NOT_NOW,
 };
 
+/* Does its ceiling count the page beside the copy? */
+static bool fits_with_copy(const struct seq *s, uint32_t room)
+{
+	return room + 1 <= s->ceiling || s->pool->hybrid;
+}
+
 static enum way find_way_in_tail(struct seq *s, bool fits, int *r)
 {
 	if (fits || s->pool->prefix.nodes[s->tail_node].users > 1 || seq_take_spare(s) ||
@@ -68,7 +74,7 @@ static enum way find_way_in_tail(struct seq *s, bool fits, int *r)
  * promised one more, or does without the copy. *r: why not now. */
 static enum way find_way(struct seq *s, uint32_t room, int *r)
 {
-	bool fits = room + 1 <= s->ceiling || s->pool->hybrid; /* its ceiling counts it */
+	bool fits = fits_with_copy(s, room);
 	const struct page *page;
 
 	if (s->tail_node != NODE_NONE)
@@ -108,7 +114,7 @@ static int find_pages(struct seq *s, uint32_t n, bool copy)
 		return POOL_WAIT;
 	if (p->pages.count[PAGE_CLEAN] >= n)
 		return 0;
-	r = park_make_room(p, n, s->rank);
+	r = park_insist(p, n, s->rank);
 	if (r == POOL_WAIT && copy)
 		r = need_no_copy(s);
 	return r == POOL_MORE ? r : POOL_WAIT;
@@ -152,6 +158,8 @@ static void open_step(struct seq *s, uint32_t target, uint32_t window_start, boo
 				.replaced = PAGE_NONE};
 	if (copy)
 		replace(s);
+	if (copy && !fits_with_copy(s, room) && !s->spare)
+		seq_count_unpaid(s);
 	while (s->n_pages < room) {
 		int r = pages_take(&p->pages, &s->table[s->n_pages]);
 

@@ -175,8 +175,10 @@ static int ram_take(void *context, uint32_t node, enum pool_need need, uint32_t 
 	    .image = IMAGE_NONE,
 	    .claim = ram_claim_of(rp->ram, ns, ram_object_bytes(rp)),
 	    .rank = rp->pool->hybrid ? rp->planned : retain_rank(&rp->pool->retain, node)};
-	int r = place_for(&newcomer, ns, need, place);
+	int r = POOL_WAIT;
 
+	if (need != POOL_NEED_LIVE || ram_may_take_live(rp, 0))
+		r = place_for(&newcomer, ns, need, place);
 	if (r == 0)
 		enter(rp, *place, node, IMAGE_NONE, ns);
 	return r;
@@ -200,60 +202,34 @@ static int ram_take_private(void *context, uint16_t name_space, uint32_t *place)
 	struct ram_pool *rp = context;
 	struct ram_candidate newcomer = {
 	    .pool = rp, .node = NODE_NONE, .image = IMAGE_NONE, .claim = RAM_GUARANTEED};
-	int r = place_for(&newcomer, name_space, POOL_NEED_LIVE, place);
+	int r = POOL_WAIT;
 
+	if (ram_may_take_live(rp, 1))
+		r = place_for(&newcomer, name_space, POOL_NEED_LIVE, place);
 	if (r)
 		return r;
 	enter(rp, *place, NODE_NONE, IMAGE_NONE, name_space);
 	return 0;
 }
 
-struct promised { /* of KV-RAM, to live sequences */
-	uint64_t pages, bytes;
-};
-
-static struct promised promised_to_others(const struct ram_pool *rp)
+static bool ram_is_full(void *context)
 {
-	struct promised sum = {0};
+	struct ram_pool *rp = context;
+	struct ram_candidate newcomer = {
+	    .pool = rp, .node = NODE_NONE, .image = IMAGE_NONE, .claim = RAM_GUARANTEED};
+	uint32_t object;
 
 	list_for_each(link, following, &rp->ram->pools)
 	{
-		const struct ram_pool *other = list_entry(link, struct ram_pool, in_ram);
-		const struct pool *p = other->pool;
-		uint64_t pages = p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED];
-
-		if (other == rp || pages <= p->limits.pages)
-			continue;
-		sum.pages += pages - p->limits.pages;
-		sum.bytes += (pages - p->limits.pages) * ram_object_bytes(other);
+		if (!ram_pool_is_quiet(list_entry(link, struct ram_pool, in_ram)))
+			return false;
 	}
-	return sum;
-}
-
-static uint64_t left(uint64_t all, uint64_t taken)
-{
-	return all > taken ? all - taken : 0;
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-/* Slabs waste up to 6 %; a window of what moves is kept free, an eighth at most: through it pages
- * change places when both tiers are full of what was promised. */
-static uint64_t ram_room(void *context)
-{
-	const struct ram_pool *rp = context;
-	const struct arena *a = rp->ram->arena;
-	struct promised others = promised_to_others(rp);
-	uint64_t bytes = a->arrived_bytes - a->arrived_bytes / 16;
-	uint64_t window = RAM_JOBS * (RAM_JOB_BYTES + rp->page_bytes);
-	uint64_t objects = least(RAM_JOBS * RAM_JOB_MOVES, a->most_objects / 8);
-
-	bytes = left(bytes, others.bytes + least(window, bytes / 8));
-	objects = left(a->most_objects, others.pages + (objects ? objects : 1));
-	return least(bytes / ram_object_bytes(rp), objects);
+	if (!ram_may_take_live(rp, 1))
+		return true;
+	if (place_for(&newcomer, 0, POOL_NEED_LIVE, &object))
+		return rp->ram->n_plan == 0;
+	frames_give(rp->ram->arena->frames, object);
+	return false;
 }
 
 static void ram_give(void *context, uint32_t place)
@@ -332,6 +308,7 @@ int ram_pool_init(struct ram_pool *rp, struct ram *r, struct pool *pool, struct 
 					  .give = ram_give,
 					  .take_private = ram_take_private,
 					  .room = ram_room,
+					  .is_full = ram_is_full,
 					  .down = ram_down,
 					  .up = ram_up,
 					  .move_private = ram_move_private,

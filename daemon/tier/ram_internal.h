@@ -64,6 +64,14 @@ uint32_t ram_victims_for(const struct ram_candidate *newcomer);
 int ram_plan(void *context, uint32_t image, uint32_t pages,
 	     bool with_image); /* of struct pool_below */
 
+/* ---- ram_room.c ---- */
+
+uint64_t ram_room(void *context); /* of struct pool_below */
+/* May a live sequence's page have a place, with so many more than its pool has? What is not
+ * promised takes nothing of what is: a pool that promises more than there is has no more than is
+ * left by the others. */
+bool ram_may_take_live(const struct ram_pool *rp, uint64_t more);
+
 /* ---- ram_image.c ---- */
 
 void ram_spill(void *context, uint32_t image); /* of struct pool_below */

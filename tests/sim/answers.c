@@ -57,8 +57,10 @@ static uint32_t allowed(const struct sim_op *o)
 		mask |= ALLOW(WIRE_ETIMEDOUT);
 	if (o->e.opcode == WIRE_OP_STEP_BEGIN && may_have_expired(w, o->sent_ns, 2))
 		mask |= ALLOW(WIRE_ETIMEDOUT);
-	if (v && w->spill.n_failed && o->e.opcode != WIRE_OP_CLOSE)
-		mask |= ALLOW(WIRE_ELOST); /* a part of it was below and could not be fetched */
+	/* A part of it was below and could not be fetched, or it had to go. */
+	if (v && (w->spill.n_failed || w->config.pools[0].overcommit) &&
+	    o->e.opcode != WIRE_OP_CLOSE)
+		mask |= ALLOW(WIRE_ELOST);
 	if (w->failpoints)
 		mask |= ALLOW(WIRE_ENOMEM);
 	if (w->failing)

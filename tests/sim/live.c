@@ -58,7 +58,7 @@ static bool could_give(const struct pool *p, const struct seq *s)
 
 bool live_is_crowded(const struct pool *p)
 {
-	return p->ceilings + p->surplus + p->pages.count[PAGE_QUARANTINED] > p->limits.pages;
+	return pool_promised(p) > p->limits.pages;
 }
 
 static bool nobody_could_give(const struct pool *p, struct pool_rank rank, const struct seq *but)

@@ -77,6 +77,7 @@ void spill_draw(struct sim *w)
 	if (!s->on)
 		return;
 	p->live_in_ram = w->live;
+	p->overcommit = w->live && chance(w, 30);
 	if (w->live && chance(w, 70))
 		objects += OBJECTS_MOST;
 	if (w->hybrid)
@@ -146,10 +147,13 @@ void spill_tell(struct sim *w)
 	const struct pool *p = sim_pool(w);
 
 	if (p)
-		sim_trace(w, "of live sequences: %llu pages gave room, %llu came back, %llu lost",
+		sim_trace(w,
+			  "of live sequences: %llu pages gave room, %llu came back, %llu lost, "
+			  "%llu discarded",
 			  (unsigned long long)p->stats.parked_pages,
 			  (unsigned long long)p->stats.returned_pages,
-			  (unsigned long long)p->stats.lost_sequences);
+			  (unsigned long long)p->stats.lost_sequences,
+			  (unsigned long long)p->stats.discarded_sequences);
 
 	sim_trace(w,
 		  "of KV-RAM: %llu pages down, %llu up, %llu and %llu failed, %llu displaced, "

@@ -140,6 +140,12 @@ static uint64_t below_room(void *context)
 	return below.room;
 }
 
+static bool below_is_full(void *context)
+{
+	(void)context;
+	return below.full;
+}
+
 static inline uint32_t below_in_flight(enum below_direction way)
 {
 	return below.asked[way] - below.told[way];
@@ -209,7 +215,8 @@ static inline void park_init(struct pool *p, struct pool_limits limits, uint64_t
 					      .up = below_up,
 					      .move_private = below_move_private,
 					      .orphan = below_orphan,
-					      .room = below_room};
+					      .room = below_room,
+					      .is_full = below_is_full};
 	p->below = &below.functions;
 }
 

@@ -293,6 +293,91 @@ static void what_cannot_leave_now_is_in_nobody_s_way(void **state)
 	end_with_nothing();
 }
 
+/* Pages that no place is left for keep none of the others when all is dropped. */
+static void a_drop_goes_on_behind_what_cannot_leave(void **state)
+{
+	struct seq *s = published_seq(text, 4 * PAGE, 4 * PAGE, 100), *t;
+	uint32_t budget = ALL;
+
+	(void)state;
+	/* It has let go of its pages, and they have not left. */
+	for (int i = 0; i < 12 && !pool.pauses; i++) {
+		assert_true(make_room(PAGES));
+		fail_copies(ALL);
+	}
+	assert_true(pool.pauses);
+	t = published_seq(other, 5 * PAGE, 5 * PAGE, 200);
+	world_close(&t);
+	pool.pauses = false;
+	below.full = true;
+	assert_true(pool_drop_retained(&pool, RETAIN_NAMESPACES, &budget));
+	park_clean(&pool);
+	assert_int_equal(pages_free(&pool.pages), PAGES - 4);
+	assert_int_equal(pool_retained(&pool), 4 - pool.live);
+	below.full = false;
+	assert_int_equal(bring(s), 0);
+	assert_all(s, 100);
+	world_close(&s);
+	end_with_nothing();
+}
+
+/* ---- overcommit ---- */
+
+static void nobody_is_discarded_unless_the_pool_says_so(void **state)
+{
+	struct seq *a = private_seq(8 * PAGE, 8 * PAGE, 100);
+	struct seq *b = private_seq(8 * PAGE, 8 * PAGE, 200);
+
+	(void)state;
+	below.full = true;
+	assert_int_equal(park_insist(&pool, 1, rank_of(true, 0)), POOL_WAIT);
+	assert_false(a->lost || b->lost);
+	protection_off[PROTECTION_overcommit_is_asked_for] = true;
+	assert_int_equal(park_insist(&pool, 1, rank_of(true, 0)), POOL_MORE);
+	assert_true(b->lost);
+	world_close(&a);
+	world_close(&b);
+	below.full = false;
+	end_with_nothing();
+}
+
+static void the_lowest_is_discarded_where_nothing_moves(void **state)
+{
+	struct seq *a = private_seq(5 * PAGE, 8 * PAGE, 100), *b, *c;
+
+	(void)state;
+	pool.limits.overcommit = true;
+	b = private_seq(5 * PAGE, 16 * PAGE, 200);
+	c = private_seq(5 * PAGE, 16 * PAGE, 300); /* more than there is */
+	assert_true(pool.ceilings > PAGES);
+	/* As long as there is a place, pages move. */
+	assert_int_equal(park_insist(&pool, 6, rank_of(true, 0)), 0);
+	assert_int_equal(c->away, 5);
+	below_end_all();
+	park_clean(&pool);
+	below.full = true;
+	/* Nobody ranks below the lowest, and nobody who is in a step is discarded. */
+	assert_int_equal(park_insist(&pool, 11, c->rank), POOL_WAIT);
+	world_begin(b, 5 * PAGE + 1);
+	assert_int_equal(park_insist(&pool, 16, a->rank), POOL_MORE); /* what it has is below */
+	assert_true(c->lost && c->discarded && !a->lost && !b->lost);
+	assert_int_equal(park_insist(&pool, 16, a->rank), POOL_WAIT);
+	assert_false(b->lost);
+	step_abort(b);
+	assert_int_equal(park_insist(&pool, 10, a->rank), POOL_MORE);
+	assert_true(b->lost && !a->lost);
+	assert_int_equal(park_insist(&pool, 10, a->rank), 0);
+	assert_int_equal(bring(b), POOL_LOST);
+	assert_all(a, 100);
+	assert_int_equal(pool.stats.discarded_sequences, 2);
+	assert_int_equal(pool.stats.lost_sequences, 0);
+	world_close(&a);
+	world_close(&b);
+	world_close(&c);
+	below.full = false;
+	end_with_nothing();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -305,6 +390,9 @@ int main(void)
 	    TEST(what_comes_back_for_a_fork_is_taken_from_below_the_fork),
 	    TEST(copies_that_fail_pause_until_they_are_to_go_on),
 	    TEST(what_cannot_leave_now_is_in_nobody_s_way),
+	    TEST(a_drop_goes_on_behind_what_cannot_leave),
+	    TEST(nobody_is_discarded_unless_the_pool_says_so),
+	    TEST(the_lowest_is_discarded_where_nothing_moves),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
