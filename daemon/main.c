@@ -191,11 +191,9 @@ static int start_ram(struct kvhost *k)
 	const struct config *c = &k->config;
 	bool asked = c->origin[OPTION_top_kv_ram_bytes].source != CONFIG_FROM_DEFAULT;
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	/* What is known of the objects is part of what may be used. */
-	uint64_t objects = c->kv_ram_bytes / (c->kv_ram_page_bytes + RAM_KNOWN_BYTES);
-	struct arena_wish wish = {.bytes = c->kv_ram_bytes - objects * RAM_KNOWN_BYTES,
-				  .most_objects =
-				      objects < OBJECT_NONE ? (uint32_t)objects : OBJECT_NONE - 1,
+	struct ram_parts parts = ram_divide(c->kv_ram_bytes, c->kv_ram_page_bytes);
+	struct arena_wish wish = {.bytes = parts.arena_bytes,
+				  .most_objects = parts.objects,
 				  .chunk_bytes = c->kv_ram_chunk_bytes / FRAME_BYTES * FRAME_BYTES,
 				  .require_huge = c->core.require_hugepages,
 				  .lock = c->kv_ram_lock,

@@ -14,6 +14,36 @@
 
 #define NS_PER_SECOND 1e9
 
+/* ---- how much for what ---- */
+
+/* If the arena is of so many frames, and the rest is to know its pages by. */
+static uint64_t pages_with(uint64_t frames, uint64_t bytes, uint64_t page_bytes)
+{
+	uint64_t places = frames * FRAME_BYTES / page_bytes;
+	uint64_t known = (bytes - frames * FRAME_BYTES) / RAM_KNOWN_BYTES;
+
+	return places < known ? places : known;
+}
+
+struct ram_parts ram_divide(uint64_t bytes, uint64_t page_bytes)
+{
+	uint64_t objects = bytes / (page_bytes + RAM_KNOWN_BYTES);
+	uint64_t arena_bytes = bytes - objects * RAM_KNOWN_BYTES;
+	uint64_t frames = arena_bytes / FRAME_BYTES;
+
+	/* Without the frame that is not filled its places are lost, with it what others need to be
+	 * known. */
+	if ((frames + 1) * FRAME_BYTES <= bytes &&
+	    pages_with(frames + 1, bytes, page_bytes) > pages_with(frames, bytes, page_bytes)) {
+		arena_bytes = (frames + 1) * FRAME_BYTES;
+		objects = (bytes - arena_bytes) / RAM_KNOWN_BYTES;
+	}
+	return (struct ram_parts){
+	    .arena_bytes = arena_bytes,
+	    .objects = objects < OBJECT_NONE ? (uint32_t)objects : OBJECT_NONE - 1,
+	};
+}
+
 int ram_new(struct arena *arena, uint64_t boot_nonce, struct ram **out)
 {
 	struct ram *r = calloc(1, sizeof(*r));

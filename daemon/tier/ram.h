@@ -37,6 +37,15 @@
 /* What is kept to know an object by: its record, and what its pool keeps of its node. */
 #define RAM_KNOWN_BYTES (4096 + 768)
 
+struct ram_parts { /* of kv_ram_bytes */
+	uint64_t arena_bytes;
+	uint32_t objects; /* that may be known at the same time */
+};
+
+/* So that pages of this size find as many places as can be. What is lost since the arena is of
+ * whole frames is at most FRAME_BYTES, places and what would be known of them together. */
+struct ram_parts ram_divide(uint64_t bytes, uint64_t page_bytes);
+
 struct ram;
 struct ram_pool;
 

@@ -355,8 +355,8 @@ static void clients_find_each_others_states_as_they_were(void **state)
 	pid_t child[CLIENTS];
 
 	(void)state;
-	/* KV-RAM has room for some of them. */
-	states_start(&s, STATES_CONFIG("12MiB", STATES_NO_FLOOR ", \"retained_slots\": 2"), STATE,
+	/* KV-RAM has room for some of them: two frames. */
+	states_start(&s, STATES_CONFIG("10MiB", STATES_NO_FLOOR ", \"retained_slots\": 2"), STATE,
 		     0);
 	for (uint32_t i = 0; i < CLIENTS; i++) {
 		child[i] = fork_client();

@@ -136,14 +136,12 @@ static void below_orphan(void *context, bool up, uint32_t ticket)
 
 static uint64_t below_room(void *context)
 {
-	(void)context;
-	return below.room;
+	return ((const struct below *)context)->room;
 }
 
 static bool below_is_full(void *context)
 {
-	(void)context;
-	return below.full;
+	return ((const struct below *)context)->full;
 }
 
 static inline uint32_t below_in_flight(enum below_direction way)
@@ -216,7 +214,8 @@ static inline void park_init(struct pool *p, struct pool_limits limits, uint64_t
 					      .move_private = below_move_private,
 					      .orphan = below_orphan,
 					      .room = below_room,
-					      .is_full = below_is_full};
+					      .is_full = below_is_full,
+					      .context = &below};
 	p->below = &below.functions;
 }
 
