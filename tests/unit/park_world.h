@@ -31,7 +31,7 @@ struct below {
 	uint32_t places; /* that there are */
 	uint32_t n_used;
 	uint64_t room;
-	bool full; /* nothing is taken now */
+	bool full;
 	struct below_copy copy[2][BELOW_COPIES];
 	uint32_t asked[2], told[2];
 	struct pool_below functions;
@@ -199,7 +199,7 @@ static inline void park_init(struct pool *p, struct pool_limits limits, uint64_t
 	failpoint_clear();
 	world_maker.kept_bits = 128;
 	for (int i = 0; i < KEY_SECRET_BYTES; i++)
-		world_maker.secret[i] = (uint8_t)(i * 7 + 1);
+		world_maker.secret[i] = (uint8_t)i;
 	must(limits.pages <= 256 && places <= BELOW_PLACES);
 	must(pool_init(p, &limits, &world_maker, world_stamp) == 0);
 	memset(&below, 0, sizeof(below));
@@ -226,7 +226,6 @@ static inline void park_check(struct pool *p)
 	assert_int_equal(below.n_used, p->in_ram + p->in_ram_private);
 }
 
-/* Nobody is there any more and nothing moves. */
 static inline void park_assert_empty(struct pool *p)
 {
 	park_check(p);

@@ -249,6 +249,9 @@ static void do_step(struct user *u)
 		return;
 	target = u->s->committed + 1 + below(2 * PAGE);
 	target = target > end ? end : target;
+	/* If nobody else uses the page that it goes on inside, that is its own again. */
+	if (u->s->tail_node != NODE_NONE && run.t->pool.prefix.nodes[u->s->tail_node].users == 1)
+		run.may_vanish[u->s->tail_node] = true;
 	if (step_wants(u->s, target, 0, &n) || step_begin(u->s, target, 0, n))
 		return;
 	tiers_commit(run.t, u->s, target - u->s->step.start, u->tokens);
