@@ -77,6 +77,7 @@ static void image_abandon(struct request *r, int status)
 const struct request_kind kind_checkpoint = {
     .opcode = WIRE_OP_CHECKPOINT,
     .target = TARGET_SEQUENCE,
+    .here = true,
     .waits = true,
     .latency = -1,
     .check = checkpoint_check,

@@ -206,10 +206,12 @@ int park_part(struct seq *s, bool shared)
 	/* From here on its table does not name it. */
 	page = s->table[at];
 	s->table[at] = PAGE_NONE;
+	p->sends_parked = true;
 	if (p->pages.page[page].state == PAGE_PRIVATE)
 		r = part_with_page(s, at, page);
 	else
 		r = part_with_node(s, at, shared);
+	p->sends_parked = false;
 	if (r == 0) {
 		s->away++;
 		s->asked = at;

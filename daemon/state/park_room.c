@@ -59,7 +59,7 @@ static struct seq *next_below(struct below *b)
 /* Do its live sequences move? */
 static bool moves(const struct pool *p)
 {
-	return p->below && !p->hybrid;
+	return p->below;
 }
 
 /* Everything that those below have for themselves. */
@@ -175,6 +175,9 @@ int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank)
 
 	if (pool_make_room(p, n))
 		return 0;
+	/* What its sequence has let go of, and who had it beside that has gone. */
+	if (p->hybrid && p->aside != NODE_NONE)
+		pool_end_aside(p);
 	while (some) {
 		part_below(p, n, rank, &budget);
 		if (pool_make_room(p, n))

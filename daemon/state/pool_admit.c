@@ -5,7 +5,7 @@
 
 uint64_t pool_promisable(const struct pool *p)
 {
-	bool more = p->below && !p->hybrid && p->limits.live_in_ram;
+	bool more = p->below && p->limits.live_in_ram;
 
 	if (p->limits.overcommit)
 		return UINT64_MAX;

@@ -33,6 +33,20 @@ uint32_t pool_first_here(const struct pool *p, uint32_t node)
 	return node;
 }
 
+/* A live sequence's page takes a place when somebody needs its own: not in the middle of giving up
+ * states, whose places were planned for others. */
+static void leave_useless(struct pool *p, uint32_t node)
+{
+	const struct node *n = &p->prefix.nodes[node];
+	bool stays = !p->sends_parked && n->parked && n->copies[TIER_RAM] == COPY_NONE;
+
+	/* What is being copied down stays until that has ended. */
+	if (!p->below || !(node_is_kept_below(n) || n->moves & NODE_FILLING_RAM))
+		pool_let_go(p, node);
+	else if ((stays || pool_send_down(p, node)) && n->parked)
+		pool_set_aside(p, node);
+}
+
 void pool_drop_useless(struct pool *p, uint32_t node)
 {
 	bool goes = p->hybrid;
@@ -46,11 +60,7 @@ void pool_drop_useless(struct pool *p, uint32_t node)
 		goes = prefix_may_leave(&p->prefix, node, TIER_DEVICE);
 		if (goes) {
 			pool_tell_evict(p, node);
-			/* What is being copied down stays until that has ended. */
-			if ((node_is_kept_below(n) || n->moves & NODE_FILLING_RAM) && p->below)
-				(void)pool_send_down(p, node);
-			else
-				pool_let_go(p, node);
+			leave_useless(p, node);
 		}
 		drop_useless_in_ram(p, node);
 		if (goes)

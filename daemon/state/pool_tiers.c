@@ -111,15 +111,18 @@ bool pool_waits_for_copies(const struct pool *p, uint32_t node)
 void pool_end_aside(struct pool *p)
 {
 	uint32_t next, node = p->aside;
+	bool sends = p->sends_parked;
 
 	/* If they pause still, whoever looks for a page puts it aside again. */
 	p->aside = NODE_NONE;
+	p->sends_parked = true;
 	for (; node != NODE_NONE; node = next) {
 		uint32_t budget = UINT32_MAX;
 
 		next = p->prefix.nodes[node].next_free;
 		pool_release(p, &node, &budget);
 	}
+	p->sends_parked = sends;
 }
 
 int pool_send_down(struct pool *p, uint32_t node)
@@ -253,6 +256,8 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 		retain_look(&p->retain, node);
 		if (!n->parked)
 			pool_drop_useless(p, node);
+		else if (p->hybrid && prefix_may_leave(&p->prefix, node, TIER_DEVICE))
+			pool_set_aside(p, node); /* whoever needs a page tries again */
 		return;
 	}
 	p->stats.spills++;
@@ -304,8 +309,10 @@ void pool_unpark(struct pool *p, uint32_t node)
 	must(!last || p->parked > 0);
 	p->parked -= last;
 	/* Its node may go with it. */
-	if (prefix_unpark(&p->prefix, node))
+	if (prefix_unpark(&p->prefix, node)) {
 		retain_look(&p->retain, node);
+		pool_drop_useless(p, node);
+	}
 	if (last)
 		pool_end_aside(p); /* it may go for nowhere now */
 }
@@ -338,6 +345,7 @@ int pool_fetch(struct pool *p, uint32_t node)
 void pool_came_up(struct pool *p, uint32_t node, int result)
 {
 	struct node *n = &p->prefix.nodes[node];
+	bool unused;
 
 	must(n->moves & NODE_FILLING && n->ram_pins > 0 && p->arriving > 0);
 	n->ram_pins--;
@@ -359,8 +367,10 @@ void pool_came_up(struct pool *p, uint32_t node, int result)
 	p->stats.restores++;
 	retain_look(&p->retain, node);
 	retain_look(&p->retain, n->parent);
-	if (n->users == 0) {
-		pool_drop_useless(p, node);
+	unused = n->users == 0;
+	/* Of a hybrid pool its copy below may stand alone now: states are given up there, not
+	 * pages. */
+	pool_drop_useless(p, node);
+	if (unused)
 		pool_trim(p); /* it may go now */
-	}
 }

@@ -231,7 +231,11 @@ void spill_displaced(const struct ram_candidate *newcomer, enum pool_need need,
 	struct core_pool *c = newcomer->pool->context;
 	struct sim *w = (struct sim *)(void *)((char *)c->core - offsetof(struct sim, core));
 
-	if (newcomer->pool->pool->hybrid)
+	/* What is live goes before all that is retained. */
+	if (newcomer->pool->pool->hybrid && need == POOL_NEED_LIVE)
+		sim_check(w, newcomer->pool->pool->prefix.nodes[newcomer->node].parked,
+			  "a place is asked for as a live page's, and nobody waits for that");
+	else if (newcomer->pool->pool->hybrid)
 		spill_state_displaced(w, newcomer, victim, planned);
 	else
 		page_displaced(w, newcomer->node, need, victim->pool ? victim->node : NODE_NONE);

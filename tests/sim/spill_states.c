@@ -107,6 +107,14 @@ static void look(struct sim *w, const struct image *newcomer, struct fate *f)
 		f->left.images++;
 		f->bytes[it->name_space] += rp->image_bytes + RAM_KNOWN_BYTES;
 	}
+	for (uint32_t i = 0; i < rp->ram->most; i++) {
+		const struct ram_object *o = &rp->ram->objects[i];
+
+		if (!o->pool || o->node != NODE_NONE || o->image != IMAGE_NONE)
+			continue;
+		f->left.pages++; /* a live sequence's own */
+		f->bytes[o->name_space] += rp->page_bytes + RAM_KNOWN_BYTES;
+	}
 	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
 		if (is_in_ram(&p->prefix.nodes[i]) && !is_loose(&p->prefix.nodes[i]))
 			stay(p, i, f);

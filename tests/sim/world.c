@@ -150,6 +150,12 @@ static void draw_config(struct sim *w)
 
 	if (w->spill.on && chance(w, 80))
 		longest = 6 + below(w, 6);
+	/* Lanes are few: what they may have is more than there is all the same. */
+	if (w->live && w->hybrid) {
+		longest = 6 + below(w, 6);
+		pages = longest + 2 + below(w, longest / 2);
+		budget = 2 + below(w, pages - 1);
+	}
 	config_start(k);
 	k->n_pools = 1;
 	k->n_namespaces = w->mapped ? 1 : 2;
@@ -169,7 +175,7 @@ static void draw_config(struct sim *w)
 	    .name = "p",
 	    .pool_bytes = CONFIG_NULL,
 	    .pool_pages = pages,
-	    .lanes = 2 + below(w, SIM_LANES - 1),
+	    .lanes = w->live ? SIM_LANES : 2 + below(w, SIM_LANES - 1),
 	    .retained_slots = chance(w, 10) ? 0 : 1 + below(w, SIM_RETAINED),
 	    .min_capture_tokens = chance(w, 50) ? 20 : 0,
 	    .kv_cache_dtype = KERNEL_FLOAT32,
@@ -205,7 +211,6 @@ static void draw_world(struct sim *w)
 	w->spill.on = chance(w, w->hybrid ? 65 : 80);
 	/* Of every third one the live sequences move. */
 	w->live = w->options.seed % 3 == 0;
-	w->hybrid &= !w->live;
 	w->spill.on |= w->live;
 	w->state_bytes = SIM_STATE_BYTES;
 	w->page_bytes = SPILL_PAGE_BYTES;
