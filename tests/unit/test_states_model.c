@@ -294,16 +294,15 @@ static void make_room(uint32_t n)
 
 /* ---- operations ---- */
 
-/* The state that an open finds; after one that failed it goes back from the last page before that.
- */
-static struct state *match(const struct text *t, uint32_t before)
+/* The state that an open finds, of at most so many tokens. */
+static struct state *match(const struct text *t, uint32_t most)
 {
 	struct state *best = NULL, *here = NULL;
 
 	for (uint32_t i = 0; i < STATES; i++) {
 		struct state *it = &model.states[i];
 
-		if (!it->is || it->text.tokens / PAGE > before / PAGE || !begins_with(t, &it->text))
+		if (!it->is || it->text.tokens > most || !begins_with(t, &it->text))
 			continue;
 		if (!best || it->text.tokens > best->text.tokens)
 			best = it;
@@ -324,12 +323,12 @@ static struct seq *open_text(const struct text *t, bool interactive)
 	struct opening *o;
 	struct seq *s = NULL;
 	struct state *found;
-	uint32_t before;
+	uint32_t most = ALL;
 
 	wish.name_space = t->name_space;
 	wish.interactive = interactive;
 	o = states_open_begins(&world, &wish, t->tokens);
-	for (found = match(t, ALL); found; found = match(t, before)) {
+	for (found = match(t, most); found; found = match(t, most)) {
 		bool from_place = !found->slot, bad = from_place && fails();
 
 		for (uint32_t turn = 0; !o->copying; turn++) {
@@ -341,7 +340,11 @@ static struct seq *open_text(const struct text *t, bool interactive)
 		n_hits[!found->device]++;
 		touch(found, interactive);
 		states_claim_ends(&world, &o, bad ? -EIO : 0);
-		before = found->text.tokens;
+		/* If that failed: one that ends before it, or in the page that begins there. */
+		if (found->text.tokens % PAGE)
+			most = found->text.tokens - 1;
+		else if (most > found->text.tokens + PAGE - 1)
+			most = found->text.tokens + PAGE - 1;
 		if (bad) {
 			*found = (struct state){.is = false};
 			continue;
