@@ -328,6 +328,16 @@ uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_
 
 /* ---- their life ---- */
 
+/* Few are younger than what comes: those touched since its copy began. */
+static void enter_order(struct images *s, struct image *it)
+{
+	struct list *order = &s->order[it->kind], *at = order->previous;
+
+	while (at != order && list_entry(at, struct image, in_order)->touched > it->touched)
+		at = at->previous;
+	list_append(at->next, &it->in_order);
+}
+
 void image_filled(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
@@ -336,7 +346,7 @@ void image_filled(struct images *s, uint32_t image)
 	it->state = IMAGE_VALID;
 	s->counts.captures[it->kind]++;
 	if (it->on_device)
-		list_append(&s->order[it->kind], &it->in_order);
+		enter_order(s, it);
 	if (it->place != COPY_NONE)
 		image_enter_ram_order(s, image);
 }
@@ -368,7 +378,7 @@ void image_set_on_device(struct images *s, uint32_t image, bool on_device)
 	if (!on_device)
 		list_remove(&it->in_order);
 	else if (it->state == IMAGE_VALID)
-		list_append(&s->order[it->kind], &it->in_order);
+		enter_order(s, it);
 }
 
 void image_give(struct images *s, uint32_t image)

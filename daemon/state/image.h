@@ -159,10 +159,10 @@ struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t 
 /* Out of that order for a while, and back to where it was. */
 void image_leave_ram_order(struct images *s, uint32_t image);
 void image_enter_ram_order(struct images *s, uint32_t image);
-void image_filled(struct images *s, uint32_t image); /* FILLING -> VALID, youngest */
+void image_filled(struct images *s, uint32_t image); /* FILLING -> VALID, in the orders */
 /* VALID: youngest of its kind. */
 void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t now_ns);
-/* Its pages are kept on the device from now on, or are not. VALID: it is in the order, youngest. */
+/* Its pages are kept on the device from now on, or are not. VALID: it is in the order there. */
 void image_set_on_device(struct images *s, uint32_t image, bool on_device);
 /* Somebody copies from or to it: it goes when that is done. */
 static inline bool image_is_busy(const struct image *it)

@@ -107,6 +107,51 @@ static void whoever_wants_pages_sends_down_the_least_recently_used(void **state)
 	assert_int_equal(w->pool.stats.discards, 0);
 }
 
+/* Not the one whose copy ended first. */
+static void the_one_captured_first_leaves_first(void **state)
+{
+	struct states *w = *state;
+	struct seq *s = states_open(w, &one, 2 * PAGE), *t = states_open(w, &two, 2 * PAGE);
+	struct image_name a, b;
+
+	states_step(w, s, 2 * PAGE);
+	states_step(w, t, 2 * PAGE);
+	a = states_name(w, states_capture_begins(w, s, IMAGE_CHECKPOINT, false, NULL));
+	b = states_name(w, states_capture_begins(w, t, IMAGE_CHECKPOINT, false, NULL));
+	states_capture_ends(w, b.image, 0);
+	states_capture_ends(w, a.image, 0);
+	world_close(&s);
+	world_close(&t);
+	states_make_room(w, 62);
+	assert_state(w, a, "Rp", "R R");
+	assert_state(w, b, "Ds", "d d");
+}
+
+/* Not the one that came back first. */
+static void the_one_claimed_first_leaves_first(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = put_down(w, &one, 2 * PAGE), b = retain(w, &two, 2 * PAGE);
+	uint32_t *tokens = states_tokens(&one, 3 * PAGE);
+	struct match_wish wish = world_wish(tokens, 3 * PAGE);
+	struct opening *o = states_open_begins(w, &wish, 3 * PAGE);
+	struct seq *s;
+
+	while (!o->copying) {
+		states_open_turn(w, &o, ALL, &s);
+		states_settle(w);
+	}
+	assert_int_equal(states_reuse(w, &two, 3 * PAGE), 2 * PAGE);
+	states_claim_ends(w, &o, 0);
+	assert_int_equal(states_open_turn(w, &o, ALL, &s), 0);
+	world_close(&s);
+	assert_state(w, a, "DRp", "dR dR");
+	states_make_room(w, 62);
+	assert_state(w, a, "Rp", "R R");
+	assert_state(w, b, "Ds", "d d");
+	free(tokens);
+}
+
 static void a_page_leaves_the_device_after_what_stands_on_it(void **state)
 {
 	struct states *w = *state;
@@ -423,6 +468,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    TEST(a_state_goes_down_as_a_whole),
 	    TEST(whoever_wants_pages_sends_down_the_least_recently_used),
+	    TEST(the_one_captured_first_leaves_first),
+	    TEST(the_one_claimed_first_leaves_first),
 	    TEST(a_page_leaves_the_device_after_what_stands_on_it),
 	    TEST(a_slot_is_free_when_its_image_is_below_and_nobody_copies_from_it),
 	    TEST(with_no_room_below_a_state_goes_for_nowhere),

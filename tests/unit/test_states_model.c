@@ -28,12 +28,12 @@ struct state {
 	struct text text;
 	bool prefix, interactive, is_protected, tried;
 	bool device, ram, slot, place;
-	uint64_t touched, touched_ns, placed; /* placed: in the order of the device */
+	uint64_t touched, touched_ns;
 };
 
 static struct model {
 	struct state states[STATES];
-	uint64_t clock, order, now_ns;
+	uint64_t clock, now_ns;
 	uint32_t floor_tokens;
 	struct text live; /* the pages that a sequence uses */
 	uint32_t private; /* and others that it has */
@@ -116,14 +116,6 @@ static void touch(struct state *s, bool interactive)
 	s->touched_ns = model.now_ns;
 	s->interactive |= interactive;
 	s->tried = false;
-	if (s->device)
-		s->placed = ++model.order;
-}
-
-static void put_on_device(struct state *s)
-{
-	s->device = true;
-	s->placed = ++model.order;
 }
 
 /* Room for so many pages and an image beside what KV-RAM has: what ranks below gives it up, or
@@ -176,7 +168,7 @@ static void stay(struct state *s, bool pages_are_here)
 		return;
 	}
 	s->tried = true;
-	put_on_device(s);
+	s->device = true;
 }
 
 static void push_down(struct state *s)
@@ -216,7 +208,7 @@ static struct state *next_to_leave(bool slotted)
 		if (!it->is || !it->device || (slotted && !it->slot))
 			continue;
 		if (!best || it->prefix < best->prefix ||
-		    (it->prefix == best->prefix && it->placed < best->placed))
+		    (it->prefix == best->prefix && it->touched < best->touched))
 			best = it;
 	}
 	return best;
@@ -351,7 +343,7 @@ static struct seq *open_text(const struct text *t, bool interactive)
 		}
 		if (from_place && !found->device) {
 			found->is_protected = true;
-			put_on_device(found);
+			found->device = true;
 		}
 		model.live = found->text;
 		break;
@@ -432,8 +424,7 @@ static void capture(struct seq *s, const struct text *t, uint32_t tokens, bool i
 	if (known) {
 		assert_int_equal(skip, CAPTURE_EXISTS);
 		touch(known, interactive);
-		if (!known->device)
-			put_on_device(known);
+		known->device = true;
 		return;
 	}
 	touch(&new, interactive);
@@ -446,7 +437,7 @@ static void capture(struct seq *s, const struct text *t, uint32_t tokens, bool i
 	states_capture_ends(&world, image, bad ? -EIO : 0);
 	if (bad)
 		return;
-	put_on_device(&new);
+	new.device = true;
 	for (at = model.states; at->is; at++)
 		assert_true(at < model.states + STATES - 1);
 	*at = new;
