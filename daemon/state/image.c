@@ -204,7 +204,7 @@ uint32_t image_take_from_ram(struct images *s, uint32_t image)
 	return place;
 }
 
-uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted)
+uint32_t image_victim(const struct images *s, uint64_t name_spaces, bool slotted)
 {
 	for (int kind = 0; kind < IMAGE_KINDS; kind++) {
 		for (const struct list *at = s->order[kind].next; at != &s->order[kind];
@@ -213,7 +213,7 @@ uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted)
 
 			/* As many are passed over as there are copies in flight. */
 			if ((!image_is_busy(it) || !protection(claims_keep_their_state)) &&
-			    (name_space == IMAGE_NONE || name_space == it->name_space) &&
+			    name_spaces >> it->name_space & 1 &&
 			    (!slotted || it->slot != SLOT_NONE))
 				return (uint32_t)(it - s->image);
 		}

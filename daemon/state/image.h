@@ -147,9 +147,9 @@ void image_give_slot(struct images *s, uint32_t image); /* if it has one */
 /* Its image lies, or will lie, in KV-RAM; or does no longer. */
 void image_put_in_ram(struct images *s, uint32_t image, uint32_t place);
 uint32_t image_take_from_ram(struct images *s, uint32_t image); /* the place */
-/* The next of a namespace (IMAGE_NONE: of all) to leave the device, or IMAGE_NONE; `slotted`: of
- * those in slots. */
-uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted);
+/* The next of some namespaces, a bit each, to leave the device, or IMAGE_NONE; `slotted`: of those
+ * in slots. */
+uint32_t image_victim(const struct images *s, uint64_t name_spaces, bool slotted);
 /* Any VALID one of a namespace (IMAGE_NONE: of all), busy or not; or IMAGE_NONE. */
 uint32_t image_any(const struct images *s, uint32_t name_space);
 /* The next of some namespaces, a bit each, to leave KV-RAM, or IMAGE_NONE; where it stands. */

@@ -289,18 +289,16 @@ static uint32_t next_victim(const struct pool *p)
 
 uint32_t pool_next_state(const struct pool *p, bool slotted)
 {
-	for (int claim = 0; claim < CLAIMS && p->has_rules && protection(guarantees_are_kept);
-	     claim++) {
-		for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-			uint32_t image = claim_of(p, ns) == (enum claim)claim
-					     ? image_victim(&p->images, ns, slotted)
-					     : IMAGE_NONE;
+	uint64_t with_claim[CLAIMS] = {0};
+	uint32_t image = IMAGE_NONE;
 
-			if (image != IMAGE_NONE)
-				return image;
-		}
-	}
-	return image_victim(&p->images, IMAGE_NONE, slotted);
+	if (!p->has_rules || !protection(guarantees_are_kept))
+		return image_victim(&p->images, UINT64_MAX, slotted);
+	for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++)
+		with_claim[claim_of(p, ns)] |= 1ull << ns;
+	for (int claim = 0; claim < CLAIMS && image == IMAGE_NONE; claim++)
+		image = image_victim(&p->images, with_claim[claim], slotted);
+	return image;
 }
 
 /* The page that goes next, of one namespace (RETAIN_NAMESPACES: of all); or NODE_NONE. */
@@ -326,7 +324,7 @@ int pool_give_up_one(struct pool *p, uint16_t name_space)
 	if (p->hybrid) {
 		victim = name_space == RETAIN_NAMESPACES
 			     ? pool_next_state(p, false)
-			     : image_victim(&p->images, name_space, false);
+			     : image_victim(&p->images, 1ull << name_space, false);
 		return victim == IMAGE_NONE ? POOL_NEVER : pool_push_down(p, victim);
 	}
 	victim = victim_of(p, name_space);
@@ -517,7 +515,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		return "free and allocated pages are not the capacity";
 	if (p->indexed - p->leaving > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
 	    p->live < p->indexed && p->leaving + p->arriving == 0 && !p->trim_is_due &&
-	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE, false) != IMAGE_NONE))
+	    (!p->hybrid || image_victim(&p->images, UINT64_MAX, false) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
 	if ((uint32_t)__builtin_popcountll(p->retain.name_spaces[ORDER_DEVICE]) >
 	    p->limits.name_spaces)

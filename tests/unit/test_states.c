@@ -152,6 +152,29 @@ static void the_one_claimed_first_leaves_first(void **state)
 	free(tokens);
 }
 
+/* Of namespaces that are sure of as little, whatever their numbers. */
+static void whose_state_it_is_does_not_matter_if_their_claims_are_equal(void **state)
+{
+	struct states *w = *state;
+	struct image_name prefix, a, b, c;
+
+	pool_set_quota(&w->pool, 2, 40, 4);
+	c = retain(w, &(struct states_text){.which = 3, .name_space = 2}, 2 * PAGE);
+	prefix = retain(w, &(struct states_text){.which = 4, .kind = IMAGE_PREFIX}, 2 * PAGE);
+	a = retain(w, &(struct states_text){.which = 1, .name_space = 1}, 2 * PAGE);
+	b = retain(w, &one, 2 * PAGE);
+	states_make_room(w, 58);
+	assert_state(w, a, "Rp", "R R");
+	assert_state(w, b, "Dp", "d d");
+	states_make_room(w, 60);
+	assert_state(w, b, "Rp", "R R");
+	assert_state(w, prefix, "Ds", "d d");
+	/* Another one's claim is stronger. */
+	states_make_room(w, 62);
+	assert_state(w, prefix, "Rp", "R R");
+	assert_state(w, c, "Ds", "d d");
+}
+
 static void a_page_leaves_the_device_after_what_stands_on_it(void **state)
 {
 	struct states *w = *state;
@@ -470,6 +493,7 @@ int main(void)
 	    TEST(whoever_wants_pages_sends_down_the_least_recently_used),
 	    TEST(the_one_captured_first_leaves_first),
 	    TEST(the_one_claimed_first_leaves_first),
+	    TEST(whose_state_it_is_does_not_matter_if_their_claims_are_equal),
 	    TEST(a_page_leaves_the_device_after_what_stands_on_it),
 	    TEST(a_slot_is_free_when_its_image_is_below_and_nobody_copies_from_it),
 	    TEST(with_no_room_below_a_state_goes_for_nowhere),
