@@ -287,17 +287,35 @@ static uint32_t next_victim(const struct pool *p)
 	return NODE_NONE;
 }
 
+#ifdef KVHOST_TESTING
+void (*pool_leave_hook)(const struct pool *p, uint32_t image, uint64_t name_spaces, bool slotted);
+
+static uint32_t told_victim(const struct pool *p, uint64_t name_spaces, bool slotted)
+{
+	uint32_t image = image_victim(&p->images, name_spaces, slotted);
+
+	if (image != IMAGE_NONE && pool_leave_hook)
+		pool_leave_hook(p, image, name_spaces, slotted);
+	return image;
+}
+#else
+static uint32_t told_victim(const struct pool *p, uint64_t name_spaces, bool slotted)
+{
+	return image_victim(&p->images, name_spaces, slotted);
+}
+#endif
+
 uint32_t pool_next_state(const struct pool *p, bool slotted)
 {
 	uint64_t with_claim[CLAIMS] = {0};
 	uint32_t image = IMAGE_NONE;
 
 	if (!p->has_rules || !protection(guarantees_are_kept))
-		return image_victim(&p->images, UINT64_MAX, slotted);
+		return told_victim(p, UINT64_MAX, slotted);
 	for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++)
 		with_claim[claim_of(p, ns)] |= 1ull << ns;
 	for (int claim = 0; claim < CLAIMS && image == IMAGE_NONE; claim++)
-		image = image_victim(&p->images, with_claim[claim], slotted);
+		image = told_victim(p, with_claim[claim], slotted);
 	return image;
 }
 
@@ -324,7 +342,7 @@ int pool_give_up_one(struct pool *p, uint16_t name_space)
 	if (p->hybrid) {
 		victim = name_space == RETAIN_NAMESPACES
 			     ? pool_next_state(p, false)
-			     : image_victim(&p->images, 1ull << name_space, false);
+			     : told_victim(p, 1ull << name_space, false);
 		return victim == IMAGE_NONE ? POOL_NEVER : pool_push_down(p, victim);
 	}
 	victim = victim_of(p, name_space);

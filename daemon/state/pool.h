@@ -172,6 +172,9 @@ bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget);
 #ifdef KVHOST_TESTING
 /* Called before the page of a node is given up. NULL: nobody watches. */
 extern void (*pool_evict_hook)(const struct pool *p, uint32_t node);
+/* Called before a state leaves the device, as the next of some namespaces. NULL: nobody watches. */
+extern void (*pool_leave_hook)(const struct pool *p, uint32_t image, uint64_t name_spaces,
+			       bool slotted);
 #endif
 
 /* Give up retained pages until `n` are free (clean, dirty, being zeroed) or will be. true: they
