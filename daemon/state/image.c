@@ -290,13 +290,14 @@ void image_leave_ram_order(struct images *s, uint32_t image)
 	list_remove(&s->image[image].in_ram_order);
 }
 
-/* The first of a queue that nobody copies from. */
-static const struct image *first_idle(const struct list *order)
+/* The first of a queue that nobody copies from, and all of which is there. */
+static const struct image *first_idle(const struct images *s, const struct list *order)
 {
 	for (const struct list *at = order->next; at != order; at = at->next) {
 		const struct image *it = list_entry(at, struct image, in_ram_order);
 
-		if (!image_is_busy(it) || !protection(claims_keep_their_state))
+		if ((!image_is_busy(it) && s->landed >= it->arrives) ||
+		    !protection(claims_keep_their_state))
 			return it;
 	}
 	return NULL;
@@ -311,7 +312,7 @@ uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_
 		const struct list *orders = s->ram_order[__builtin_ctzll(left)];
 
 		for (int k = 0; k < IMAGE_RANKS; k++) {
-			const struct image *it = first_idle(&orders[k]);
+			const struct image *it = first_idle(s, &orders[k]);
 			struct retain_rank one;
 
 			if (!it)

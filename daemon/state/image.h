@@ -20,7 +20,7 @@
  * least recently. Which one leaves KV-RAM: agents' before interactive (which rank as agents' on
  * probation once they were idle for a time), on probation before protected (it has come back from
  * there), then the one claimed or captured least recently. A state that is being copied from or to
- * is never chosen.
+ * is never chosen, nor to leave KV-RAM one whose pages are on their way there.
  *
  * Owner: the core thread, within its pool; no I/O. Every call is O(1) but for the pages it frees.
  */
@@ -66,6 +66,7 @@ struct image {
 	struct image_name after; /* what it follows */
 	uint64_t touched;        /* grows with each capture and claim */
 	uint64_t touched_ns;
+	uint64_t arrives; /* its pages are in KV-RAM when so many copies have landed */
 	uint32_t node;
 	uint32_t tokens;
 	uint32_t slot;   /* that its image lies in; SLOT_NONE */
@@ -115,6 +116,7 @@ struct images {
 	uint32_t slots_free;
 	uint32_t in_ram; /* images with a place there */
 	uint64_t next_id, next_lineage, next_touch;
+	uint64_t sent, landed; /* copies of pages to KV-RAM that began, and that ended, in order */
 	struct list free_images;
 	struct list order[IMAGE_KINDS];
 	struct list ram_order[RETAIN_NAMESPACES][IMAGE_RANKS];

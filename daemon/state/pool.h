@@ -224,6 +224,7 @@ void pool_stay(struct pool *p, uint32_t node);
 int pool_send_down(struct pool *p, uint32_t node);
 /* It has a place below, and is to be copied there; then: the copy begins. */
 void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place);
+void pool_begin_copy(struct pool *p, uint32_t node);
 /* The copy there goes; its node may go with it. */
 void pool_drop_from_ram(struct pool *p, uint32_t node);
 /* The page goes without a copy, after what stands on it. */

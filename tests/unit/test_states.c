@@ -376,6 +376,37 @@ static void a_plan_counts_on_no_page_that_is_under_way(void **state)
 	assert_int_equal(w->plans_broken, 0);
 }
 
+/* It would give up its image at once, and its pages when they have come for nothing. */
+static void a_state_on_its_way_down_makes_room_for_nobody(void **state)
+{
+	struct states *w = *state;
+	const struct states_text important = {.which = 2, .interactive = true};
+
+	for (int result = 0; result >= -EIO; result -= EIO) {
+		struct image_name root, a, b;
+
+		start_again(w, &(struct states_limits){
+				   .pages = 64, .units = 5 + 3 * IMAGE, .image_units = IMAGE});
+		root = retain(w, &one, 2 * PAGE);
+		a = retain(w, &one, 3 * PAGE);
+		/* All that the shorter one needs there is on its way already. */
+		states_push_down(w, a.image);
+		states_push_down(w, root.image);
+		for (uint32_t left = 3; left > 0; left--) {
+			b = retain(w, &important, 4 * PAGE);
+			states_push_down(w, b.image);
+			assert_state(w, b, "-", NULL);
+			assert_string_equal(states_where(w, root), "Rp");
+			assert_string_equal(states_where(w, a), "Rp");
+			states_down_ends(w, left == 1 ? result : 0);
+		}
+		b = retain(w, &important, 4 * PAGE);
+		states_push_down(w, b.image);
+		assert_state(w, root, "-", NULL);
+		assert_state(w, b, "Rp", NULL);
+	}
+}
+
 /* ---- up ---- */
 
 static void a_state_that_is_fetched_lives_in_both_tiers(void **state)
@@ -502,6 +533,7 @@ int main(void)
 	    TEST(two_states_share_their_pages_in_each_tier),
 	    TEST(what_it_shares_with_its_victim_stays),
 	    TEST(a_plan_counts_on_no_page_that_is_under_way),
+	    TEST(a_state_on_its_way_down_makes_room_for_nobody),
 	    TEST(a_state_that_is_fetched_lives_in_both_tiers),
 	    TEST(a_state_that_is_computed_again_lives_on_the_device_again),
 	    TEST(a_state_that_is_captured_again_while_it_leaves_stays),
