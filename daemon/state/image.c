@@ -204,7 +204,7 @@ uint32_t image_take_from_ram(struct images *s, uint32_t image)
 	return place;
 }
 
-uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted)
+uint32_t image_victim(const struct images *s, uint64_t name_spaces, bool slotted)
 {
 	for (int kind = 0; kind < IMAGE_KINDS; kind++) {
 		for (const struct list *at = s->order[kind].next; at != &s->order[kind];
@@ -213,7 +213,7 @@ uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted)
 
 			/* As many are passed over as there are copies in flight. */
 			if ((!image_is_busy(it) || !protection(claims_keep_their_state)) &&
-			    (name_space == IMAGE_NONE || name_space == it->name_space) &&
+			    name_spaces >> it->name_space & 1 &&
 			    (!slotted || it->slot != SLOT_NONE))
 				return (uint32_t)(it - s->image);
 		}
@@ -290,13 +290,14 @@ void image_leave_ram_order(struct images *s, uint32_t image)
 	list_remove(&s->image[image].in_ram_order);
 }
 
-/* The first of a queue that nobody copies from. */
-static const struct image *first_idle(const struct list *order)
+/* The first of a queue that nobody copies from, and all of which is there. */
+static const struct image *first_idle(const struct images *s, const struct list *order)
 {
 	for (const struct list *at = order->next; at != order; at = at->next) {
 		const struct image *it = list_entry(at, struct image, in_ram_order);
 
-		if (!image_is_busy(it) || !protection(claims_keep_their_state))
+		if ((!image_is_busy(it) && s->landed >= it->arrives) ||
+		    !protection(claims_keep_their_state))
 			return it;
 	}
 	return NULL;
@@ -311,7 +312,7 @@ uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_
 		const struct list *orders = s->ram_order[__builtin_ctzll(left)];
 
 		for (int k = 0; k < IMAGE_RANKS; k++) {
-			const struct image *it = first_idle(&orders[k]);
+			const struct image *it = first_idle(s, &orders[k]);
 			struct retain_rank one;
 
 			if (!it)
@@ -328,6 +329,16 @@ uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_
 
 /* ---- their life ---- */
 
+/* Few are younger than what comes: those touched since its copy began. */
+static void enter_order(struct images *s, struct image *it)
+{
+	struct list *order = &s->order[it->kind], *at = order->previous;
+
+	while (at != order && list_entry(at, struct image, in_order)->touched > it->touched)
+		at = at->previous;
+	list_append(at->next, &it->in_order);
+}
+
 void image_filled(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
@@ -336,7 +347,7 @@ void image_filled(struct images *s, uint32_t image)
 	it->state = IMAGE_VALID;
 	s->counts.captures[it->kind]++;
 	if (it->on_device)
-		list_append(&s->order[it->kind], &it->in_order);
+		enter_order(s, it);
 	if (it->place != COPY_NONE)
 		image_enter_ram_order(s, image);
 }
@@ -368,7 +379,7 @@ void image_set_on_device(struct images *s, uint32_t image, bool on_device)
 	if (!on_device)
 		list_remove(&it->in_order);
 	else if (it->state == IMAGE_VALID)
-		list_append(&s->order[it->kind], &it->in_order);
+		enter_order(s, it);
 }
 
 void image_give(struct images *s, uint32_t image)

@@ -20,7 +20,7 @@
  * least recently. Which one leaves KV-RAM: agents' before interactive (which rank as agents' on
  * probation once they were idle for a time), on probation before protected (it has come back from
  * there), then the one claimed or captured least recently. A state that is being copied from or to
- * is never chosen.
+ * is never chosen, nor to leave KV-RAM one whose pages are on their way there.
  *
  * Owner: the core thread, within its pool; no I/O. Every call is O(1) but for the pages it frees.
  */
@@ -66,6 +66,7 @@ struct image {
 	struct image_name after; /* what it follows */
 	uint64_t touched;        /* grows with each capture and claim */
 	uint64_t touched_ns;
+	uint64_t arrives; /* its pages are in KV-RAM when so many copies have landed */
 	uint32_t node;
 	uint32_t tokens;
 	uint32_t slot;   /* that its image lies in; SLOT_NONE */
@@ -115,6 +116,7 @@ struct images {
 	uint32_t slots_free;
 	uint32_t in_ram; /* images with a place there */
 	uint64_t next_id, next_lineage, next_touch;
+	uint64_t sent, landed; /* copies of pages to KV-RAM that began, and that ended, in order */
 	struct list free_images;
 	struct list order[IMAGE_KINDS];
 	struct list ram_order[RETAIN_NAMESPACES][IMAGE_RANKS];
@@ -147,9 +149,9 @@ void image_give_slot(struct images *s, uint32_t image); /* if it has one */
 /* Its image lies, or will lie, in KV-RAM; or does no longer. */
 void image_put_in_ram(struct images *s, uint32_t image, uint32_t place);
 uint32_t image_take_from_ram(struct images *s, uint32_t image); /* the place */
-/* The next of a namespace (IMAGE_NONE: of all) to leave the device, or IMAGE_NONE; `slotted`: of
- * those in slots. */
-uint32_t image_victim(const struct images *s, uint32_t name_space, bool slotted);
+/* The next of some namespaces, a bit each, to leave the device, or IMAGE_NONE; `slotted`: of those
+ * in slots. */
+uint32_t image_victim(const struct images *s, uint64_t name_spaces, bool slotted);
 /* Any VALID one of a namespace (IMAGE_NONE: of all), busy or not; or IMAGE_NONE. */
 uint32_t image_any(const struct images *s, uint32_t name_space);
 /* The next of some namespaces, a bit each, to leave KV-RAM, or IMAGE_NONE; where it stands. */
@@ -159,10 +161,10 @@ struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t 
 /* Out of that order for a while, and back to where it was. */
 void image_leave_ram_order(struct images *s, uint32_t image);
 void image_enter_ram_order(struct images *s, uint32_t image);
-void image_filled(struct images *s, uint32_t image); /* FILLING -> VALID, youngest */
+void image_filled(struct images *s, uint32_t image); /* FILLING -> VALID, in the orders */
 /* VALID: youngest of its kind. */
 void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t now_ns);
-/* Its pages are kept on the device from now on, or are not. VALID: it is in the order, youngest. */
+/* Its pages are kept on the device from now on, or are not. VALID: it is in the order there. */
 void image_set_on_device(struct images *s, uint32_t image, bool on_device);
 /* Somebody copies from or to it: it goes when that is done. */
 static inline bool image_is_busy(const struct image *it)

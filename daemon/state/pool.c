@@ -287,20 +287,36 @@ static uint32_t next_victim(const struct pool *p)
 	return NODE_NONE;
 }
 
+#ifdef KVHOST_TESTING
+void (*pool_leave_hook)(const struct pool *p, uint32_t image, uint64_t name_spaces, bool slotted);
+
+static uint32_t told_victim(const struct pool *p, uint64_t name_spaces, bool slotted)
+{
+	uint32_t image = image_victim(&p->images, name_spaces, slotted);
+
+	if (image != IMAGE_NONE && pool_leave_hook)
+		pool_leave_hook(p, image, name_spaces, slotted);
+	return image;
+}
+#else
+static uint32_t told_victim(const struct pool *p, uint64_t name_spaces, bool slotted)
+{
+	return image_victim(&p->images, name_spaces, slotted);
+}
+#endif
+
 uint32_t pool_next_state(const struct pool *p, bool slotted)
 {
-	for (int claim = 0; claim < CLAIMS && p->has_rules && protection(guarantees_are_kept);
-	     claim++) {
-		for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-			uint32_t image = claim_of(p, ns) == (enum claim)claim
-					     ? image_victim(&p->images, ns, slotted)
-					     : IMAGE_NONE;
+	uint64_t with_claim[CLAIMS] = {0};
+	uint32_t image = IMAGE_NONE;
 
-			if (image != IMAGE_NONE)
-				return image;
-		}
-	}
-	return image_victim(&p->images, IMAGE_NONE, slotted);
+	if (!p->has_rules || !protection(guarantees_are_kept))
+		return told_victim(p, UINT64_MAX, slotted);
+	for (uint16_t ns = 0; ns < RETAIN_NAMESPACES; ns++)
+		with_claim[claim_of(p, ns)] |= 1ull << ns;
+	for (int claim = 0; claim < CLAIMS && image == IMAGE_NONE; claim++)
+		image = told_victim(p, with_claim[claim], slotted);
+	return image;
 }
 
 /* The page that goes next, of one namespace (RETAIN_NAMESPACES: of all); or NODE_NONE. */
@@ -326,7 +342,7 @@ int pool_give_up_one(struct pool *p, uint16_t name_space)
 	if (p->hybrid) {
 		victim = name_space == RETAIN_NAMESPACES
 			     ? pool_next_state(p, false)
-			     : image_victim(&p->images, name_space, false);
+			     : told_victim(p, 1ull << name_space, false);
 		return victim == IMAGE_NONE ? POOL_NEVER : pool_push_down(p, victim);
 	}
 	victim = victim_of(p, name_space);
@@ -435,7 +451,7 @@ static const char *check_useful(const struct pool *p, uint32_t node)
 
 static const char *check_nodes(const struct pool *p)
 {
-	uint64_t live = 0, leaving = 0, in_ram = 0;
+	uint64_t live = 0, leaving = 0, in_ram = 0, coming = 0;
 	const char *wrong;
 
 	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
@@ -446,6 +462,7 @@ static const char *check_nodes(const struct pool *p)
 			continue;
 		leaving += !!(n->moves & NODE_LEAVING);
 		in_ram += n->copies[TIER_RAM] != COPY_NONE;
+		coming += !!(n->moves & NODE_FILLING_RAM);
 		wrong = p->hybrid ? check_useful(p, i) : NULL;
 		if (wrong)
 			return wrong;
@@ -461,6 +478,8 @@ static const char *check_nodes(const struct pool *p)
 		return "the number of live pages is wrong";
 	if (leaving != p->leaving || in_ram != p->in_ram)
 		return "the number of pages that leave, or that are in KV-RAM, is wrong";
+	if (coming != p->images.sent - p->images.landed)
+		return "the number of copies to KV-RAM under way is wrong";
 	return NULL;
 }
 
@@ -517,7 +536,7 @@ const char *pool_check(const struct pool *p, bool everything)
 		return "free and allocated pages are not the capacity";
 	if (p->indexed - p->leaving > p->limits.prefix_budget + (p->retain.learned ? p->live : 0) &&
 	    p->live < p->indexed && p->leaving + p->arriving == 0 && !p->trim_is_due &&
-	    (!p->hybrid || image_victim(&p->images, IMAGE_NONE, false) != IMAGE_NONE))
+	    (!p->hybrid || image_victim(&p->images, UINT64_MAX, false) != IMAGE_NONE))
 		return "more pages are indexed than the budget and what is in use";
 	if ((uint32_t)__builtin_popcountll(p->retain.name_spaces[ORDER_DEVICE]) >
 	    p->limits.name_spaces)

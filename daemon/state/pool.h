@@ -173,6 +173,9 @@ bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget);
 #ifdef KVHOST_TESTING
 /* Called before the page of a node is given up. NULL: nobody watches. */
 extern void (*pool_evict_hook)(const struct pool *p, uint32_t node);
+/* Called before a state leaves the device, as the next of some namespaces. NULL: nobody watches. */
+extern void (*pool_leave_hook)(const struct pool *p, uint32_t image, uint64_t name_spaces,
+			       bool slotted);
 #endif
 
 /* Give up retained pages until `n` are free (clean, dirty, being zeroed) or will be. true: they
@@ -222,6 +225,7 @@ void pool_stay(struct pool *p, uint32_t node);
 int pool_send_down(struct pool *p, uint32_t node);
 /* It has a place below, and is to be copied there; then: the copy begins. */
 void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place);
+void pool_begin_copy(struct pool *p, uint32_t node);
 /* The copy there goes; its node may go with it. */
 void pool_drop_from_ram(struct pool *p, uint32_t node);
 /* The page goes without a copy, after what stands on it. */

@@ -247,7 +247,7 @@ static void give_places_back(struct pool *p, uint32_t image, struct intake *in, 
 
 		/* A page of a live sequence is there, and stands on it. */
 		if (p->prefix.nodes[node].children_in[TIER_RAM])
-			p->below->down(p->below->context, node);
+			pool_begin_copy(p, node);
 		else
 			pool_drop_from_ram(p, node);
 	}
@@ -290,7 +290,8 @@ static int move_in(struct pool *p, uint32_t image)
 	}
 	it->in_ram = true;
 	while (in.first != NODE_NONE)
-		p->below->down(p->below->context, unlink_first(p, &in));
+		pool_begin_copy(p, unlink_first(p, &in));
+	it->arrives = p->images.sent;
 	if (it->slot != SLOT_NONE) {
 		it->spilling = true;
 		p->below->spill(p->below->context, image);

@@ -59,6 +59,12 @@ void pool_put_in_ram(struct pool *p, uint32_t node, uint32_t place)
 	count_in_ram(p, node, 1);
 }
 
+void pool_begin_copy(struct pool *p, uint32_t node)
+{
+	p->images.sent++;
+	p->below->down(p->below->context, node);
+}
+
 /* It goes without a copy, after what stands on it, and once nobody reads it. */
 void pool_let_go(struct pool *p, uint32_t node)
 {
@@ -173,7 +179,7 @@ int pool_send_down(struct pool *p, uint32_t node)
 		pool_put_in_ram(p, node, place);
 	}
 	begin_leaving(p, node);
-	p->below->down(p->below->context, node);
+	pool_begin_copy(p, node);
 	return 0;
 }
 
@@ -192,7 +198,7 @@ void pool_copy_down(struct pool *p, uint32_t node)
 	n->moves &= (uint8_t)~NODE_SPOILT_RAM;
 	n->moves |= NODE_FILLING_RAM;
 	retain_look(&p->retain, node);
-	p->below->down(p->below->context, node);
+	pool_begin_copy(p, node);
 }
 
 /* The copy in KV-RAM goes; its node may go with it. */
@@ -238,6 +244,7 @@ void pool_came_down(struct pool *p, uint32_t node, int result)
 	struct node *n = &p->prefix.nodes[node];
 
 	must(n->moves & NODE_FILLING_RAM);
+	p->images.landed++;
 	pool_note_copy(p, result);
 	n->moves &= (uint8_t)~NODE_FILLING_RAM;
 	if (result && protection(failed_copies_are_dropped)) {

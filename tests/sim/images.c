@@ -436,6 +436,27 @@ static void check_points(struct sim_op *o, const struct sim_view *v)
 	}
 }
 
+/* What an open goes on from is the youngest thing in the pool; unless it had to make room itself
+ * when its image was copied. */
+static void check_claimed(struct sim_op *o, const struct sim_view *v, uint64_t stamp)
+{
+	const struct payload_open_result *r = op_answer(o);
+	struct sim *w = o->client->sim;
+	const struct images *s = &sim_pool(w)->images;
+	uint32_t image = states_find(w, stamp, o->client->name_space);
+	const struct image *it;
+
+	if (image == IMAGE_NONE)
+		return;
+	it = &s->image[image];
+	sim_check(w, it->touched == s->next_touch, "a state was claimed by touch %llu, its is %llu",
+		  (unsigned long long)s->next_touch, (unsigned long long)it->touched);
+	sim_check(w, it->interactive || !v->interactive,
+		  "an interactive request has claimed a state that ranks as an agent's");
+	sim_check(w, it->is_protected || r->tier != PAYLOAD_KV_RAM,
+		  "a state has come back from KV-RAM and is still on probation");
+}
+
 void took_state(struct sim_op *o, struct sim_view *v)
 {
 	const struct payload_open_result *r = op_answer(o);
@@ -450,6 +471,8 @@ void took_state(struct sim_op *o, struct sim_view *v)
 	w->claims++;
 	sim_check(w, w->asked.stamp[place_of(&w->asked, stamp)] == stamp,
 		  "%u tokens are reused, and no state was captured there", r->cached_tokens);
+	if (o->exact)
+		check_claimed(o, v, stamp);
 }
 
 /* ---- checks ---- */

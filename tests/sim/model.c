@@ -244,11 +244,40 @@ void model_evict(const struct pool *p, uint32_t node)
 		return;
 	}
 	check_rank(w, p, node, 1ull << n->name_space);
-	weakest = pools_weakest(p);
+	weakest = pools_weakest(p, false);
 	if (pools_is_forced(p, n->name_space) || drops_is_asked(w, n->name_space))
 		return;
 	sim_check(w, weakest >> n->name_space & 1,
 		  "a page of namespace %u is given up, and another one has more than it is sure of",
 		  n->name_space);
 	check_rank(w, p, node, weakest);
+}
+
+/* Called before a state leaves: of all that may go it is the first, checkpoints before prefixes,
+ * then the one that nobody has touched for longest. */
+void model_leave(const struct pool *p, uint32_t image, uint64_t name_spaces, bool slotted)
+{
+	struct sim *w = watched(p);
+	const struct image *it = &p->images.image[image];
+	uint64_t among = pools_weakest(p, slotted);
+
+	/* It has to make room for itself. */
+	if (name_spaces == 1ull << it->name_space && pools_is_forced(p, it->name_space))
+		among = name_spaces;
+	sim_check(w, pools_may_leave(it, slotted), "a state leaves that is being copied");
+	sim_check(w, among >> it->name_space & 1,
+		  "a state of namespace %u leaves, and another one has more than it is sure of",
+		  it->name_space);
+	for (uint32_t i = 0; i < p->images.n_images; i++) {
+		const struct image *other = &p->images.image[i];
+
+		if (!(among >> other->name_space & 1) || !pools_may_leave(other, slotted))
+			continue;
+		sim_check(w,
+			  other->kind > it->kind ||
+			      (other->kind == it->kind && other->touched >= it->touched),
+			  "a state of kind %u, %llu leaves, one of %u, %llu is there", it->kind,
+			  (unsigned long long)it->touched, other->kind,
+			  (unsigned long long)other->touched);
+	}
 }

@@ -273,10 +273,21 @@ void pools_check_quotas(struct sim *w)
 	}
 }
 
-/* Does it have a page that may go from the device? */
-static bool has_leaving(const struct pool *p, uint16_t name_space)
+bool pools_may_leave(const struct image *it, bool slotted)
 {
-	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
+	return it->state == IMAGE_VALID && it->on_device && !it->claims && !it->spilling &&
+	       !it->moving && (!slotted || it->slot != SLOT_NONE);
+}
+
+/* Does it have a page, or a state, that may go from the device? */
+static bool has_leaving(const struct pool *p, uint16_t name_space, bool slotted)
+{
+	for (uint32_t i = 0; i < p->images.n_images; i++) {
+		if (p->images.image[i].name_space == name_space &&
+		    pools_may_leave(&p->images.image[i], slotted))
+			return true;
+	}
+	for (uint32_t i = 0; !p->hybrid && i < p->prefix.fresh; i++) {
 		const struct node *n = &p->prefix.nodes[i];
 
 		if (n->kind == NODE_TOKENS && n->name_space == name_space &&
@@ -287,7 +298,7 @@ static bool has_leaving(const struct pool *p, uint16_t name_space)
 	return false;
 }
 
-uint64_t pools_weakest(const struct pool *p)
+uint64_t pools_weakest(const struct pool *p, bool slotted)
 {
 	uint64_t held[2] = {0}, by_claim[3] = {0};
 
@@ -303,7 +314,7 @@ uint64_t pools_weakest(const struct pool *p)
 			claim = 0;
 		else
 			claim++;
-		if (has_leaving(p, ns))
+		if (has_leaving(p, ns, slotted))
 			by_claim[claim] |= 1ull << ns;
 	}
 	return by_claim[0] ? by_claim[0] : by_claim[1] ? by_claim[1] : by_claim[2];

@@ -31,8 +31,11 @@ void pools_leave_memory(struct sim *w);
 
 /* No namespace has more pages than its quota. */
 void pools_check_quotas(struct sim *w);
-/* Which namespaces a page may be taken from before others, by what they have: a bit each. */
-uint64_t pools_weakest(const struct pool *p);
+/* Which namespaces a page, or a state, may be taken from before others, by what they have: a bit
+ * each. */
+uint64_t pools_weakest(const struct pool *p, bool slotted);
+/* May a state leave the device? `slotted`: for its slot. */
+bool pools_may_leave(const struct image *it, bool slotted);
 bool pools_is_forced(const struct pool *p, uint16_t name_space);
 
 #endif

@@ -236,9 +236,9 @@ bool model_is_quiet(struct sim *w, const struct sim_view *v); /* v: its writes a
 /* What is committed is found; unless it has stopped to publish, or the answer came late. */
 void model_published(struct sim *w, struct sim_view *v, bool exact, uint64_t stops_before);
 void model_evict(const struct pool *p, uint32_t node);
+void model_leave(const struct pool *p, uint32_t image, uint64_t name_spaces, bool slotted);
 
 /* ---- check.c: what holds after every event ---- */
-
 void check_world(struct sim *w);
 void check_view(struct sim_client *c, struct sim_view *v); /* committed rows are what was written */
 void check_admissions(struct sim *w);

@@ -50,7 +50,7 @@ static struct rank rank_of(const struct pool *p, const struct image *it, uint32_
 			     .touched = it->touched};
 }
 
-static const char *why_not(const struct image *it)
+static const char *why_not(const struct pool *p, const struct image *it)
 {
 	if (it->state != IMAGE_VALID)
 		return "is none that can be found";
@@ -58,9 +58,23 @@ static const char *why_not(const struct image *it)
 		return "has no image there";
 	if (it->claims)
 		return "is being copied from";
-	if (it->spilling)
+	/* Its pages, or what had been asked for before. */
+	if (it->spilling || p->images.landed < it->arrives)
 		return "is on its way";
 	return it->moving ? "is being moved" : NULL;
+}
+
+/* Is a page of it copied there, and not for the second time? */
+static bool has_coming(struct sim *w, const struct image *it)
+{
+	const struct node *nodes = sim_pool(w)->prefix.nodes;
+	uint32_t node = it->node;
+
+	if (w->failpoints || w->spill.down_failed || w->spill.n_failed)
+		return false;
+	while (nodes[node].kind == NODE_TOKENS && !(nodes[node].moves & NODE_FILLING_RAM))
+		node = nodes[node].parent;
+	return nodes[node].kind == NODE_TOKENS;
 }
 
 /* ---- what is left ---- */
@@ -151,7 +165,7 @@ static uint32_t find_least(const struct pool *p, const struct fate *f, uint32_t 
 	for (uint32_t i = 0; i < s->n_images; i++) {
 		const struct image *it = &s->image[i];
 
-		if (i == but || it->state == IMAGE_FREE || f->gone[i] || why_not(it) ||
+		if (i == but || it->state == IMAGE_FREE || f->gone[i] || why_not(p, it) ||
 		    !(namespaces >> it->name_space & 1))
 			continue;
 		if (found == IMAGE_NONE ||
@@ -264,9 +278,11 @@ void spill_state_displaced(struct sim *w, const struct ram_candidate *newcomer,
 	}
 	w->spill.states_displaced++;
 	sim_check(w, victim->image != newcomer->image, "a state is given up for itself");
-	sim_check(w, !why_not(&p->images.image[victim->image]),
+	sim_check(w, !why_not(p, &p->images.image[victim->image]),
 		  "a state is given up in KV-RAM that %s",
-		  why_not(&p->images.image[victim->image]));
+		  why_not(p, &p->images.image[victim->image]));
+	sim_check(w, !has_coming(w, &p->images.image[victim->image]),
+		  "a state is given up in KV-RAM whose pages are still on their way there");
 	sim_check(w, victim->image == first,
 		  "state %u is given up in KV-RAM for state %u, and it is not its turn (%d)",
 		  victim->image, newcomer->image, (int)first);

@@ -233,6 +233,7 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 	panic_set_hook(on_panic, NULL);
 	failpoint_clear();
 	pool_evict_hook = NULL;
+	pool_leave_hook = NULL;
 	draw_world(w);
 	hybrid_piece_bytes = chance(w, 50) ? (64 + below(w, 1024)) * 8ull : HYBRID_PIECE_BYTES;
 	draw_config(w);
@@ -283,6 +284,7 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 		client_start(&w->clients[i]);
 	}
 	pool_evict_hook = model_evict;
+	pool_leave_hook = model_leave;
 }
 
 struct core_pool *sim_core_pool(struct sim *w)
@@ -399,6 +401,7 @@ void sim_end(struct sim *w)
 		spill_tell(w);
 	pools_leave_memory(w);
 	pool_evict_hook = NULL;
+	pool_leave_hook = NULL;
 	spill_stop(w);
 	core_deinit(&w->core);
 	spill_end(w);

@@ -48,7 +48,7 @@ static int teardown(void **state)
 	uint32_t victim;
 
 	world_check(p);
-	while ((victim = image_victim(&p->images, IMAGE_NONE, false)) != IMAGE_NONE)
+	while ((victim = image_victim(&p->images, UINT64_MAX, false)) != IMAGE_NONE)
 		pool_give_up(p, victim);
 	/* With the last state the last page goes: nothing is kept for nothing. */
 	assert_int_equal(p->indexed, 0);

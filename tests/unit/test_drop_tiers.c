@@ -13,12 +13,15 @@ static struct pool pool;
 static uint32_t text[8 * PAGE];
 static uint32_t asked[ASKED]; /* nodes whose copy down was asked for */
 static uint32_t n_asked, n_told, places;
+static int says; /* what asking for a place gives, if it is not 0 */
 
 static int take(void *context, uint32_t node, enum pool_need need, uint32_t *place)
 {
 	(void)context;
 	(void)node;
 	(void)need;
+	if (says)
+		return says;
 	*place = places++;
 	return 0;
 }
@@ -58,6 +61,7 @@ static int setup(void **state)
 	world_init(&pool, PAGES, BUDGET);
 	pool.below = &below;
 	n_asked = n_told = places = 0;
+	says = 0;
 	return 0;
 }
 
@@ -74,17 +78,26 @@ static void end_copies(struct pool *p)
 	world_check(p);
 }
 
-static void serve(struct pool *p, uint32_t which)
+/* So many pages of a text: the last one. */
+static uint32_t serve_pages(struct pool *p, uint32_t which, uint32_t pages)
 {
 	struct seq *s;
+	uint32_t last;
 
-	world_tokens(text, BUDGET * PAGE + 1, 0, which);
-	s = world_open(p, text, BUDGET * PAGE + 1, BUDGET * PAGE + 1);
-	if (s->committed < BUDGET * PAGE)
-		world_step(s, BUDGET * PAGE + 1, NULL);
+	world_tokens(text, pages * PAGE + 1, 0, which);
+	s = world_open(p, text, pages * PAGE + 1, pages * PAGE + 1);
+	if (s->committed < pages * PAGE)
+		world_step(s, pages * PAGE + 1, NULL);
+	last = s->node;
 	world_close(&s);
 	world_check(p);
 	world_clean(p);
+	return last;
+}
+
+static void serve(struct pool *p, uint32_t which)
+{
+	serve_pages(p, which, BUDGET);
 }
 
 static void drop(struct pool *p)
@@ -128,9 +141,34 @@ static void a_page_that_is_being_copied_is_not_dropped_before_it_is_there(void *
 	assert_int_equal(p->indexed, 0);
 }
 
+/* What others may give up does not wait for it. */
+static void a_parked_page_that_finds_no_place_stays_alone(void **state)
+{
+	struct pool *p = *state;
+	uint32_t parked = serve_pages(p, 1, 1);
+
+	serve_pages(p, 2, 2);
+	pool_park(p, parked);
+	says = POOL_WAIT;
+	drop(p);
+	assert_int_equal(p->indexed, 1);
+	assert_int_not_equal(p->prefix.nodes[parked].copies[TIER_DEVICE], COPY_NONE);
+	assert_int_equal(p->live, 0);
+	/* Then it goes there. */
+	says = 0;
+	drop(p);
+	end_copies(p);
+	assert_int_equal(p->indexed, 0);
+	assert_int_equal(p->in_ram, 1);
+	pool_unpark(p, parked);
+	drop(p);
+	assert_int_equal(p->in_ram, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    TEST(a_parked_page_that_finds_no_place_stays_alone),
 	    TEST(what_is_in_both_tiers_goes_from_both),
 	    TEST(a_page_that_is_being_copied_is_not_dropped_before_it_is_there),
 	};

@@ -107,6 +107,74 @@ static void whoever_wants_pages_sends_down_the_least_recently_used(void **state)
 	assert_int_equal(w->pool.stats.discards, 0);
 }
 
+/* Not the one whose copy ended first. */
+static void the_one_captured_first_leaves_first(void **state)
+{
+	struct states *w = *state;
+	struct seq *s = states_open(w, &one, 2 * PAGE), *t = states_open(w, &two, 2 * PAGE);
+	struct image_name a, b;
+
+	states_step(w, s, 2 * PAGE);
+	states_step(w, t, 2 * PAGE);
+	a = states_name(w, states_capture_begins(w, s, IMAGE_CHECKPOINT, false, NULL));
+	b = states_name(w, states_capture_begins(w, t, IMAGE_CHECKPOINT, false, NULL));
+	states_capture_ends(w, b.image, 0);
+	states_capture_ends(w, a.image, 0);
+	world_close(&s);
+	world_close(&t);
+	states_make_room(w, 62);
+	assert_state(w, a, "Rp", "R R");
+	assert_state(w, b, "Ds", "d d");
+}
+
+/* Not the one that came back first. */
+static void the_one_claimed_first_leaves_first(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = put_down(w, &one, 2 * PAGE), b = retain(w, &two, 2 * PAGE);
+	uint32_t *tokens = states_tokens(&one, 3 * PAGE);
+	struct match_wish wish = world_wish(tokens, 3 * PAGE);
+	struct opening *o = states_open_begins(w, &wish, 3 * PAGE);
+	struct seq *s;
+
+	while (!o->copying) {
+		states_open_turn(w, &o, ALL, &s);
+		states_settle(w);
+	}
+	assert_int_equal(states_reuse(w, &two, 3 * PAGE), 2 * PAGE);
+	states_claim_ends(w, &o, 0);
+	assert_int_equal(states_open_turn(w, &o, ALL, &s), 0);
+	world_close(&s);
+	assert_state(w, a, "DRp", "dR dR");
+	states_make_room(w, 62);
+	assert_state(w, a, "Rp", "R R");
+	assert_state(w, b, "Ds", "d d");
+	free(tokens);
+}
+
+/* Of namespaces that are sure of as little, whatever their numbers. */
+static void whose_state_it_is_does_not_matter_if_their_claims_are_equal(void **state)
+{
+	struct states *w = *state;
+	struct image_name prefix, a, b, c;
+
+	pool_set_quota(&w->pool, 2, 40, 4);
+	c = retain(w, &(struct states_text){.which = 3, .name_space = 2}, 2 * PAGE);
+	prefix = retain(w, &(struct states_text){.which = 4, .kind = IMAGE_PREFIX}, 2 * PAGE);
+	a = retain(w, &(struct states_text){.which = 1, .name_space = 1}, 2 * PAGE);
+	b = retain(w, &one, 2 * PAGE);
+	states_make_room(w, 58);
+	assert_state(w, a, "Rp", "R R");
+	assert_state(w, b, "Dp", "d d");
+	states_make_room(w, 60);
+	assert_state(w, b, "Rp", "R R");
+	assert_state(w, prefix, "Ds", "d d");
+	/* Another one's claim is stronger. */
+	states_make_room(w, 62);
+	assert_state(w, prefix, "Rp", "R R");
+	assert_state(w, c, "Ds", "d d");
+}
+
 static void a_page_leaves_the_device_after_what_stands_on_it(void **state)
 {
 	struct states *w = *state;
@@ -308,6 +376,37 @@ static void a_plan_counts_on_no_page_that_is_under_way(void **state)
 	assert_int_equal(w->plans_broken, 0);
 }
 
+/* It would give up its image at once, and its pages when they have come for nothing. */
+static void a_state_on_its_way_down_makes_room_for_nobody(void **state)
+{
+	struct states *w = *state;
+	const struct states_text important = {.which = 2, .interactive = true};
+
+	for (int result = 0; result >= -EIO; result -= EIO) {
+		struct image_name root, a, b;
+
+		start_again(w, &(struct states_limits){
+				   .pages = 64, .units = 5 + 3 * IMAGE, .image_units = IMAGE});
+		root = retain(w, &one, 2 * PAGE);
+		a = retain(w, &one, 3 * PAGE);
+		/* All that the shorter one needs there is on its way already. */
+		states_push_down(w, a.image);
+		states_push_down(w, root.image);
+		for (uint32_t left = 3; left > 0; left--) {
+			b = retain(w, &important, 4 * PAGE);
+			states_push_down(w, b.image);
+			assert_state(w, b, "-", NULL);
+			assert_string_equal(states_where(w, root), "Rp");
+			assert_string_equal(states_where(w, a), "Rp");
+			states_down_ends(w, left == 1 ? result : 0);
+		}
+		b = retain(w, &important, 4 * PAGE);
+		states_push_down(w, b.image);
+		assert_state(w, root, "-", NULL);
+		assert_state(w, b, "Rp", NULL);
+	}
+}
+
 /* ---- up ---- */
 
 static void a_state_that_is_fetched_lives_in_both_tiers(void **state)
@@ -423,6 +522,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    TEST(a_state_goes_down_as_a_whole),
 	    TEST(whoever_wants_pages_sends_down_the_least_recently_used),
+	    TEST(the_one_captured_first_leaves_first),
+	    TEST(the_one_claimed_first_leaves_first),
+	    TEST(whose_state_it_is_does_not_matter_if_their_claims_are_equal),
 	    TEST(a_page_leaves_the_device_after_what_stands_on_it),
 	    TEST(a_slot_is_free_when_its_image_is_below_and_nobody_copies_from_it),
 	    TEST(with_no_room_below_a_state_goes_for_nowhere),
@@ -431,6 +533,7 @@ int main(void)
 	    TEST(two_states_share_their_pages_in_each_tier),
 	    TEST(what_it_shares_with_its_victim_stays),
 	    TEST(a_plan_counts_on_no_page_that_is_under_way),
+	    TEST(a_state_on_its_way_down_makes_room_for_nobody),
 	    TEST(a_state_that_is_fetched_lives_in_both_tiers),
 	    TEST(a_state_that_is_computed_again_lives_on_the_device_again),
 	    TEST(a_state_that_is_captured_again_while_it_leaves_stays),

@@ -101,6 +101,20 @@ static void an_image_that_could_not_be_copied_twice_goes_for_nowhere(void **stat
 	assert_int_equal(w->pool.images.slots_free, SLOTS);
 }
 
+static void a_state_whose_image_is_not_copied_is_as_old_as_it_was(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = retain(w, &one, 2 * PAGE), b = retain(w, &two, 2 * PAGE);
+
+	states_push_down(w, a.image);
+	states_spill_ends(w, -EIO);
+	states_settle(w);
+	assert_state(w, a, "Ds", "d d");
+	states_make_room(w, 62);
+	assert_state(w, a, "Rp", "R R");
+	assert_state(w, b, "Ds", "d d");
+}
+
 /* Whoever waits for pages gets them, however often copies fail. */
 static void nobody_waits_for_an_image_that_is_never_copied(void **state)
 {
@@ -449,6 +463,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    TEST(an_image_that_is_not_copied_stays_in_its_slot),
 	    TEST(an_image_that_could_not_be_copied_twice_goes_for_nowhere),
+	    TEST(a_state_whose_image_is_not_copied_is_as_old_as_it_was),
 	    TEST(nobody_waits_for_an_image_that_is_never_copied),
 	    TEST(switched_off_it_is_tried_for_ever),
 	    TEST(an_image_that_is_not_copied_is_lost_with_the_pages_that_have_left),

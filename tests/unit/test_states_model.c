@@ -28,12 +28,12 @@ struct state {
 	struct text text;
 	bool prefix, interactive, is_protected, tried;
 	bool device, ram, slot, place;
-	uint64_t touched, touched_ns, placed; /* placed: in the order of the device */
+	uint64_t touched, touched_ns;
 };
 
 static struct model {
 	struct state states[STATES];
-	uint64_t clock, order, now_ns;
+	uint64_t clock, now_ns;
 	uint32_t floor_tokens;
 	struct text live; /* the pages that a sequence uses */
 	uint32_t private; /* and others that it has */
@@ -116,14 +116,6 @@ static void touch(struct state *s, bool interactive)
 	s->touched_ns = model.now_ns;
 	s->interactive |= interactive;
 	s->tried = false;
-	if (s->device)
-		s->placed = ++model.order;
-}
-
-static void put_on_device(struct state *s)
-{
-	s->device = true;
-	s->placed = ++model.order;
 }
 
 /* Room for so many pages and an image beside what KV-RAM has: what ranks below gives it up, or
@@ -176,7 +168,7 @@ static void stay(struct state *s, bool pages_are_here)
 		return;
 	}
 	s->tried = true;
-	put_on_device(s);
+	s->device = true;
 }
 
 static void push_down(struct state *s)
@@ -216,7 +208,7 @@ static struct state *next_to_leave(bool slotted)
 		if (!it->is || !it->device || (slotted && !it->slot))
 			continue;
 		if (!best || it->prefix < best->prefix ||
-		    (it->prefix == best->prefix && it->placed < best->placed))
+		    (it->prefix == best->prefix && it->touched < best->touched))
 			best = it;
 	}
 	return best;
@@ -294,16 +286,15 @@ static void make_room(uint32_t n)
 
 /* ---- operations ---- */
 
-/* The state that an open finds; after one that failed it goes back from the last page before that.
- */
-static struct state *match(const struct text *t, uint32_t before)
+/* The state that an open finds, of at most so many tokens. */
+static struct state *match(const struct text *t, uint32_t most)
 {
 	struct state *best = NULL, *here = NULL;
 
 	for (uint32_t i = 0; i < STATES; i++) {
 		struct state *it = &model.states[i];
 
-		if (!it->is || it->text.tokens / PAGE > before / PAGE || !begins_with(t, &it->text))
+		if (!it->is || it->text.tokens > most || !begins_with(t, &it->text))
 			continue;
 		if (!best || it->text.tokens > best->text.tokens)
 			best = it;
@@ -324,12 +315,12 @@ static struct seq *open_text(const struct text *t, bool interactive)
 	struct opening *o;
 	struct seq *s = NULL;
 	struct state *found;
-	uint32_t before;
+	uint32_t most = ALL;
 
 	wish.name_space = t->name_space;
 	wish.interactive = interactive;
 	o = states_open_begins(&world, &wish, t->tokens);
-	for (found = match(t, ALL); found; found = match(t, before)) {
+	for (found = match(t, most); found; found = match(t, most)) {
 		bool from_place = !found->slot, bad = from_place && fails();
 
 		for (uint32_t turn = 0; !o->copying; turn++) {
@@ -341,14 +332,18 @@ static struct seq *open_text(const struct text *t, bool interactive)
 		n_hits[!found->device]++;
 		touch(found, interactive);
 		states_claim_ends(&world, &o, bad ? -EIO : 0);
-		before = found->text.tokens;
+		/* If that failed: one that ends before it, or in the page that begins there. */
+		if (found->text.tokens % PAGE)
+			most = found->text.tokens - 1;
+		else if (most > found->text.tokens + PAGE - 1)
+			most = found->text.tokens + PAGE - 1;
 		if (bad) {
 			*found = (struct state){.is = false};
 			continue;
 		}
 		if (from_place && !found->device) {
 			found->is_protected = true;
-			put_on_device(found);
+			found->device = true;
 		}
 		model.live = found->text;
 		break;
@@ -429,8 +424,7 @@ static void capture(struct seq *s, const struct text *t, uint32_t tokens, bool i
 	if (known) {
 		assert_int_equal(skip, CAPTURE_EXISTS);
 		touch(known, interactive);
-		if (!known->device)
-			put_on_device(known);
+		known->device = true;
 		return;
 	}
 	touch(&new, interactive);
@@ -443,7 +437,7 @@ static void capture(struct seq *s, const struct text *t, uint32_t tokens, bool i
 	states_capture_ends(&world, image, bad ? -EIO : 0);
 	if (bad)
 		return;
-	put_on_device(&new);
+	new.device = true;
 	for (at = model.states; at->is; at++)
 		assert_true(at < model.states + STATES - 1);
 	*at = new;
