@@ -123,6 +123,9 @@ void core_pool_settle(struct core_pool *p)
 	/* The first of each is tried again; if it succeeds, its successor is. */
 	try_first(&p->starving);
 	try_first(&p->admission);
+	/* What has gone from KV-RAM, or has arrived there, makes room for all pools. */
+	for (uint32_t i = 0; p->pool.below && i < p->core->n_pools; i++)
+		try_first(&p->core->pool[i]->starving);
 	for (uint32_t ns = 0; ns < p->core->config->n_namespaces; ns++)
 		try_first(&p->over_quota[ns]);
 }

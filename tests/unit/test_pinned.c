@@ -28,6 +28,7 @@ static int setup(void **state)
 {
 	memset(&world, 0, sizeof(world));
 	core_world_start(&world, &wish);
+	world.config.pools[0].live_in_ram = false; /* nobody makes room */
 	for (int i = 0; i < CORE_CLIENTS; i++)
 		core_client_start(&world.clients[i], i < 2);
 	*state = &world;
