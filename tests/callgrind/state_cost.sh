@@ -57,7 +57,7 @@ counts() {
 	done
 }
 
-times() {
+measure() {
 	for operation in take give evict spill fetch; do
 		for order in lru learned; do
 			line=$("$program" "$operation" "$order" 100000 time)
@@ -74,8 +74,8 @@ times() {
 
 case $what in
 count) counts ;;
-time) times ;;
-all) counts && times ;;
+time) measure ;;
+all) counts && measure ;;
 *) echo "usage: state_cost.sh [count|time|all [SMALL [LARGE]]]" >&2 && exit 2 ;;
 esac
 exit $failed
