@@ -35,7 +35,7 @@ static void init_lists(struct images *s)
 	for (int k = 0; k < IMAGE_KINDS; k++)
 		list_init(&s->order[k]);
 	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-		for (int k = 0; k < IMAGE_RANKS; k++)
+		for (int k = 0; k < IMAGE_QUEUES; k++)
 			list_init(&s->ram_order[ns][k]);
 	}
 }
@@ -191,6 +191,7 @@ void image_put_in_ram(struct images *s, uint32_t image, uint32_t place)
 	must(s->image[image].place == COPY_NONE && place != COPY_NONE);
 	s->image[image].place = place;
 	s->in_ram++;
+	s->in_ram_of[s->image[image].name_space]++;
 }
 
 uint32_t image_take_from_ram(struct images *s, uint32_t image)
@@ -201,6 +202,7 @@ uint32_t image_take_from_ram(struct images *s, uint32_t image)
 	image_leave_ram_order(s, image);
 	s->image[image].place = COPY_NONE;
 	s->in_ram--;
+	s->in_ram_of[s->image[image].name_space]--;
 	return place;
 }
 
@@ -228,7 +230,7 @@ uint32_t image_any(const struct images *s, uint32_t name_space)
 	uint32_t first = all ? 0 : name_space, end = all ? RETAIN_NAMESPACES : name_space + 1;
 
 	for (uint32_t ns = first; s->in_ram && ns < end; ns++) {
-		for (int k = 0; k < IMAGE_RANKS; k++) {
+		for (int k = 0; k < IMAGE_QUEUES; k++) {
 			const struct list *at = list_first(&s->ram_order[ns][k]);
 
 			if (at)
@@ -268,21 +270,44 @@ struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t 
 
 static struct list *ram_order_of(struct images *s, const struct image *it)
 {
-	return &s->ram_order[it->name_space][2 * it->interactive + it->is_protected];
+	uint32_t queue = 2 * it->interactive + it->is_protected;
+
+	queue = (queue * IMAGE_KINDS + it->kind) * 2 + it->on_device;
+	return &s->ram_order[it->name_space][queue];
+}
+
+static uint64_t touched_at(const struct list *at)
+{
+	return list_entry(at, struct image, in_ram_order)->touched;
+}
+
+static void must_have_place(const struct image *it)
+{
+	must(it->state == IMAGE_VALID && it->place != COPY_NONE &&
+	     list_is_empty(&it->in_ram_order));
 }
 
 void image_enter_ram_order(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
-	struct list *order = ram_order_of(s, it);
-	struct list *at = order->previous;
+	struct list *order = ram_order_of(s, it), *at = order->previous;
 
-	must(it->state == IMAGE_VALID && it->place != COPY_NONE &&
-	     list_is_empty(&it->in_ram_order));
-	/* It is the youngest, or comes back: then few are younger that have been away as well. */
-	while (at != order && list_entry(at, struct image, in_ram_order)->touched > it->touched)
+	must_have_place(it);
+	while (at != order && touched_at(at) > it->touched)
 		at = at->previous;
 	list_append(at->next, &it->in_ram_order);
+}
+
+void image_return_to_ram_order(struct images *s, uint32_t image)
+{
+	struct image *it = &s->image[image];
+	struct list *order = ram_order_of(s, it), *at = order->next;
+
+	must_have_place(it);
+	/* Those before it are busy. */
+	while (at != order && touched_at(at) < it->touched)
+		at = at->next;
+	list_append(at, &it->in_ram_order);
 }
 
 void image_leave_ram_order(struct images *s, uint32_t image)
@@ -296,8 +321,9 @@ static const struct image *first_idle(const struct images *s, const struct list 
 	for (const struct list *at = order->next; at != order; at = at->next) {
 		const struct image *it = list_entry(at, struct image, in_ram_order);
 
-		if ((!image_is_busy(it) && s->landed >= it->arrives) ||
-		    !protection(claims_keep_their_state))
+		bool idle = !image_is_busy(it) && s->landed >= it->arrives;
+
+		if (!it->going_down && (idle || !protection(claims_keep_their_state)))
 			return it;
 	}
 	return NULL;
@@ -309,9 +335,10 @@ uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_
 	uint32_t best = IMAGE_NONE;
 
 	for (uint64_t left = s->in_ram ? name_spaces : 0; left; left &= left - 1) {
-		const struct list *orders = s->ram_order[__builtin_ctzll(left)];
+		uint32_t ns = (uint32_t)__builtin_ctzll(left);
+		const struct list *orders = s->ram_order[ns];
 
-		for (int k = 0; k < IMAGE_RANKS; k++) {
+		for (int k = 0; s->in_ram_of[ns] && k < IMAGE_QUEUES; k++) {
 			const struct image *it = first_idle(s, &orders[k]);
 			struct retain_rank one;
 
@@ -375,7 +402,10 @@ void image_set_on_device(struct images *s, uint32_t image, bool on_device)
 	struct image *it = &s->image[image];
 
 	must(it->on_device != on_device);
+	image_leave_ram_order(s, image);
 	it->on_device = on_device;
+	if (it->state == IMAGE_VALID && it->place != COPY_NONE)
+		image_enter_ram_order(s, image);
 	if (!on_device)
 		list_remove(&it->in_order);
 	else if (it->state == IMAGE_VALID)

@@ -48,7 +48,9 @@ enum image_state {
 	IMAGE_DOOMED, /* to be given up once nobody copies from it; found by nobody */
 };
 
-#define IMAGE_RANKS 4 /* in KV-RAM: agents' and interactive, on probation and protected */
+/* In KV-RAM: agents' and interactive ones, on probation and protected, by kind, living on the
+ * device as well or not: whatever comes into one of them is the youngest there, or nearly so. */
+#define IMAGE_QUEUES (2 * 2 * IMAGE_KINDS * 2)
 
 /* Names a state for as long as it is the same. */
 struct image_name {
@@ -58,7 +60,7 @@ struct image_name {
 
 struct image {
 	struct list in_order;     /* of its kind, oldest first; VALID, pages kept on the device */
-	struct list in_ram_order; /* of its rank, oldest first; VALID, with a place there */
+	struct list in_ram_order; /* of a queue, oldest first; VALID, with a place there */
 	struct list in_queue;     /* of images that are copied to KV-RAM one after another */
 	uint64_t id;
 	uint64_t lineage;
@@ -83,6 +85,7 @@ struct image {
 	bool is_protected; /* it has come back from KV-RAM */
 	bool spilling;     /* its image is copied from its slot to KV-RAM */
 	bool tried;        /* that has failed once since it was touched */
+	bool going_down;   /* places are being found for it: it gives none up */
 	uint32_t planned;  /* copies in KV-RAM that would go with it, from the deepest page on */
 	uint16_t moving;   /* pieces of its image that are being moved inside KV-RAM */
 };
@@ -114,12 +117,13 @@ struct images {
 	uint32_t n_images, n_slots, n_lanes;
 	uint32_t lanes_free, first_lane;
 	uint32_t slots_free;
-	uint32_t in_ram; /* images with a place there */
+	uint32_t in_ram; /* images with a place there; and by namespace */
+	uint32_t in_ram_of[RETAIN_NAMESPACES];
 	uint64_t next_id, next_lineage, next_touch;
 	uint64_t sent, landed; /* copies of pages to KV-RAM that began, and that ended, in order */
 	struct list free_images;
 	struct list order[IMAGE_KINDS];
-	struct list ram_order[RETAIN_NAMESPACES][IMAGE_RANKS];
+	struct list ram_order[RETAIN_NAMESPACES][IMAGE_QUEUES];
 	struct image_counts counts;
 };
 
@@ -158,13 +162,16 @@ uint32_t image_any(const struct images *s, uint32_t name_space);
 uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_t now_ns,
 			   uint64_t ttl_ns, struct retain_rank *rank);
 struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t ttl_ns);
-/* Out of that order for a while, and back to where it was. */
+/* Out of that order for a while, and back to where it was, which is among the first. */
 void image_leave_ram_order(struct images *s, uint32_t image);
+void image_return_to_ram_order(struct images *s, uint32_t image);
+/* Into it, among the last. */
 void image_enter_ram_order(struct images *s, uint32_t image);
 void image_filled(struct images *s, uint32_t image); /* FILLING -> VALID, in the orders */
 /* VALID: youngest of its kind. */
 void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t now_ns);
-/* Its pages are kept on the device from now on, or are not. VALID: it is in the order there. */
+/* Its pages are kept on the device from now on, or are not. VALID: it is in the order there, or
+ * not; and in that of KV-RAM if it has a place there. */
 void image_set_on_device(struct images *s, uint32_t image, bool on_device);
 /* Somebody copies from or to it: it goes when that is done. */
 static inline bool image_is_busy(const struct image *it)

@@ -270,10 +270,9 @@ static int move_in(struct pool *p, uint32_t image)
 
 	/* What it shares with those that are given up for it stays, and so does its own image. */
 	keep(p, it->node, TIER_RAM);
-	image_leave_ram_order(&p->images, image);
+	it->going_down = true;
 	r = find_places(p, image, &in);
-	if (it->place != COPY_NONE)
-		image_enter_ram_order(&p->images, image);
+	it->going_down = false;
 	if (r) {
 		unkeep(p, it->node, TIER_RAM);
 		return r;
@@ -447,5 +446,5 @@ void pool_plan_undo(struct pool *p, uint32_t image)
 	}
 	if (it->in_ram)
 		keep(p, it->node, TIER_RAM);
-	image_enter_ram_order(&p->images, image);
+	image_return_to_ram_order(&p->images, image);
 }
