@@ -19,8 +19,10 @@
  * Which state leaves the device: checkpoints before prefixes, then the one claimed or captured
  * least recently. Which one leaves KV-RAM: agents' before interactive (which rank as agents' on
  * probation once they were idle for a time), on probation before protected (it has come back from
- * there), then the one claimed or captured least recently. A state that is being copied from or to
- * is never chosen, nor to leave KV-RAM one whose pages are on their way there.
+ * there), then the one claimed or captured least recently. In the learned order (habits.h) the
+ * index comes before who was claimed or captured least recently, and nobody is on probation or
+ * protected. A state that is being copied from or to is never chosen, nor to leave KV-RAM one whose
+ * pages are on their way there.
  *
  * Owner: the core thread, within its pool; no I/O. Every call is O(1) but for the pages it frees.
  */
@@ -29,6 +31,7 @@
 #include <stdint.h>
 
 #include "daemon/base/list.h"
+#include "daemon/state/habits.h"
 #include "daemon/state/retain.h"
 
 #define IMAGE_NONE UINT32_MAX
@@ -59,9 +62,11 @@ struct image_name {
 };
 
 struct image {
-	struct list in_order;     /* of its kind, oldest first; VALID, pages kept on the device */
+	struct list
+	    in_order; /* of its kind or cell, oldest first; VALID, pages kept on the device */
 	struct list in_ram_order; /* of a queue, oldest first; VALID, with a place there */
 	struct list in_queue;     /* of images that are copied to KV-RAM one after another */
+	struct habit habit;       /* in the learned order */
 	uint64_t id;
 	uint64_t lineage;
 	struct image_name user;  /* the lineage's state after the last user message */
@@ -124,14 +129,20 @@ struct images {
 	struct list free_images;
 	struct list order[IMAGE_KINDS];
 	struct list ram_order[RETAIN_NAMESPACES][IMAGE_QUEUES];
+	struct habits *habits; /* NULL: lru; else they have the orders */
 	struct image_counts counts;
 };
 
 /* 0 or -ENOMEM. n_in_ram: images that may lie in KV-RAM beside those in slots. */
 int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n_in_ram);
 void images_deinit(struct images *s);
+/* Before the first state: the learned order. 0 or -ENOMEM. */
+int images_learn(struct images *s);
+/* Before the first state of a namespace. 0 or -ENOMEM. */
+int images_prepare(struct images *s, uint16_t name_space);
 /* Address space that it takes, without what KV-RAM pays for. */
 uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_slots);
+uint64_t images_learned_bytes_for(uint64_t n_slots, uint32_t name_spaces);
 
 uint32_t lane_take(struct images *s);            /* LANE_NONE: none is free */
 void lane_give(struct images *s, uint32_t lane); /* free once its jobs are done */
@@ -161,7 +172,8 @@ uint32_t image_any(const struct images *s, uint32_t name_space);
 /* The next of some namespaces, a bit each, to leave KV-RAM, or IMAGE_NONE; where it stands. */
 uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_t now_ns,
 			   uint64_t ttl_ns, struct retain_rank *rank);
-struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t ttl_ns);
+struct retain_rank image_rank(const struct images *s, uint32_t image, uint64_t now_ns,
+			      uint64_t ttl_ns);
 /* Out of that order for a while, and back to where it was, which is among the first. */
 void image_leave_ram_order(struct images *s, uint32_t image);
 void image_return_to_ram_order(struct images *s, uint32_t image);
@@ -173,6 +185,15 @@ void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t no
 /* Its pages are kept on the device from now on, or are not. VALID: it is in the order there, or
  * not; and in that of KV-RAM if it has a place there. */
 void image_set_on_device(struct images *s, uint32_t image, bool on_device);
+/* Out of the orders that it is in while its place in them changes, and back. */
+struct image_places {
+	bool device, ram;
+};
+struct image_places image_step_out(struct images *s, uint32_t image);
+void image_step_in(struct images *s, uint32_t image, struct image_places was);
+/* Of a list of an order the first that may go, or NULL. */
+const struct image *image_first_of_device(const struct list *order);
+const struct image *image_first_in_ram(const struct images *s, const struct list *order);
 /* Somebody copies from or to it: it goes when that is done. */
 static inline bool image_is_busy(const struct image *it)
 {

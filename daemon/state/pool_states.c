@@ -115,10 +115,20 @@ static void free_image(struct pool *p, uint32_t image)
 	image_give(&p->images, image);
 }
 
+void pool_habits_left(struct pool *p, uint32_t image)
+{
+	const struct node *n = &p->prefix.nodes[p->images.image[image].node];
+
+	habits_left(&p->images, image, n->key, p->prefix.nodes[n->parent].key,
+		    n->length < p->limits.page_tokens ? n->length : 0);
+}
+
 void pool_give_up(struct pool *p, uint32_t image)
 {
 	struct image *it = &p->images.image[image];
 
+	if (it->state == IMAGE_VALID)
+		pool_habits_left(p, image);
 	p->prefix.nodes[it->node].state = STATE_NONE;
 	if (!image_is_busy(it) || !protection(claims_keep_their_state))
 		free_image(p, image);

@@ -91,7 +91,7 @@ static void give_place(void *context, uint32_t place)
 
 static int plan(void *context, uint32_t image, uint32_t pages, bool with_image)
 {
-	struct retain_rank rank, own = image_rank(&pool.images.image[image], 0, 0);
+	struct retain_rank rank, own = image_rank(&pool.images, image, 0, 0);
 	uint64_t wanted = pages + (with_image ? IMAGE_UNITS : 0), freed = 0;
 	uint32_t victim[16], n = 0;
 

@@ -59,7 +59,7 @@ static void give(void *context, uint32_t place)
 
 static struct retain_rank rank_of(const struct states *w, uint32_t image)
 {
-	return image_rank(&w->pool.images.image[image], w->pool.retain.now_ns,
+	return image_rank(&w->pool.images, image, w->pool.retain.now_ns,
 			  w->pool.limits.interactive_ttl_ns);
 }
 
@@ -251,6 +251,7 @@ void states_init(struct states *w, const struct states_limits *limits)
 				     .retained_slots = limits->slots,
 				     .ram_images = in_ram,
 				     .ram_floor_tokens = limits->floor_tokens,
+				     .order = limits->order,
 				     .interactive_ttl_ns = 300 * SECOND};
 
 	failpoint_clear();

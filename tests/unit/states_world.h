@@ -68,6 +68,7 @@ struct states_limits {
 	uint32_t floor_tokens;
 	uint64_t budget; /* 0: all pages */
 	uint32_t lanes;  /* 0: some */
+	enum retain_policy order;
 };
 
 void states_init(struct states *w, const struct states_limits *limits);

@@ -342,11 +342,13 @@ static void play(uint64_t first)
 			.pool = {{.page_bytes = 64 * KIB,
 				  .pages = 48,
 				  .image_bytes = 2 * MIB + 256 * KIB,
-				  .slots = 2},
+				  .slots = 2,
+				  .order = first % 4 / 2},
 				 {.page_bytes = 256 * KIB,
 				  .pages = 32,
 				  .image_bytes = 512 * KIB,
-				  .slots = first % 2},
+				  .slots = first % 2,
+				  .order = first % 2},
 				 {.page_bytes = 64 * KIB, .pages = 40, .order = first % 4 / 2}}});
 	world.fault = some_fail;
 	for (uint32_t i = 0; i < OPERATIONS; i++) {
