@@ -7,7 +7,8 @@
 #   instructions (needs valgrind): at the large size within 10 % of the small one, and learned at
 #   most twice lru;
 #   time, with nothing in a cache: at the large size within 2 times that at 10^5.
-# And what a retained state of a hybrid pool costs, likewise, among 10^2 and among 10^5 of them.
+# And what a retained state of a hybrid pool costs, likewise, among 10^2 (lru) or 10^4 (learned) and
+# among 10^5 of them.
 # usage: state_cost.sh [count|states|time|all [SMALL [LARGE]]]; run it where state_cost is, or set builddir.
 # All of it takes half an hour and some 5 GB of memory.
 set -eu
@@ -38,8 +39,8 @@ count() { # operation order objects
 	instructions pages "$program" "$1" "$2" "$3"
 }
 
-count_state() { # operation states
-	instructions measured "${program%state_cost}states_cost" "$1" "$2"
+count_state() { # operation order states
+	instructions measured "${program%state_cost}states_cost" "$1" "$2" "$3"
 }
 
 tell() { # operation order objects what value
@@ -68,13 +69,22 @@ counts() {
 	done
 }
 
+# In the learned order states grow older while others are found, at most 36 for each open: with few of
+# them there are fewer ages. Every 50th open makes the table, however long its prompt is.
 states() {
 	for operation in take give down up; do
-		at_small=$(count_state "$operation" 100)
-		tell "state $operation" hybrid 100 instructions_a_state "$at_small"
-		at_large=$(count_state "$operation" 100000)
-		tell "state $operation" hybrid 100000 instructions_a_state "$at_large"
-		judge "state $operation: 100000 to 100" "$at_large" "$at_small" 1.1
+		for order in lru learned; do
+			few=100
+			[ "$order" = learned ] && few=10000
+			at_small=$(count_state "$operation" "$order" "$few")
+			tell "state $operation" "$order" "$few" instructions_a_state "$at_small"
+			at_large=$(count_state "$operation" "$order" 100000)
+			tell "state $operation" "$order" 100000 instructions_a_state "$at_large"
+			judge "state $operation $order: 100000 to $few" "$at_large" "$at_small" 1.1
+			[ "$order" = lru ] && of_lru=$at_large
+		done
+		[ "$operation" = take ] ||
+			judge "state $operation: learned to lru" "$at_large" "$of_lru" 2
 	done
 }
 

@@ -3,7 +3,7 @@
  * states_cost: what a hybrid pool does for a retained state that is found, given back, sent to the
  * tier below or fetched from there. One thread.
  *
- * usage: states_cost take|give|down|up STATES
+ * usage: states_cost take|give|down|up lru|learned STATES
  *
  * A pool without memory behind it has STATES states on the device, each of CHAIN_PAGES pages of its
  * own and an image; for down and up as many more live in a tier below, whose places are numbers,
@@ -98,7 +98,9 @@ static int plan(void *context, uint32_t image, uint32_t pages, bool with_image)
 	(void)context;
 	while (below.room - below.used + freed < wanted && n < 16) {
 		victim[n] = image_next_in_ram(&pool.images, UINT64_MAX, 0, 0, &rank);
-		if (victim[n] == IMAGE_NONE || !retain_ranks_below(rank, own))
+		/* Where nothing ever comes back what is learned may say anything. */
+		if (victim[n] == IMAGE_NONE ||
+		    (!pool_reuse(&pool) && !retain_ranks_below(rank, own)))
 			break;
 		freed += IMAGE_UNITS + pool_plan_give_up(&pool, victim[n++]);
 	}
@@ -188,6 +190,7 @@ static void capture(uint32_t node)
 	it->node = node;
 	it->tokens = CHAIN_PAGES * PAGE_TOKENS;
 	image_touch(&pool.images, image, false, 0);
+	habits_begin(&pool.images, image, pool.prefix.nodes[node].key, 0, pool.retain.tick);
 	require(pool_place_image(&pool, image), "no slot is free");
 	pool.prefix.nodes[node].state = image;
 	pool_keep_on_device(&pool, image);
@@ -220,7 +223,7 @@ static void add_state(uint32_t state)
 	release(m.held);
 }
 
-static void make_pool(uint32_t states, bool tier)
+static void make_pool(uint32_t states, enum retain_policy order, bool tier)
 {
 	static struct key_maker maker = {.kept_bits = 128};
 	static const uint8_t stamp[16] = {1};
@@ -234,11 +237,13 @@ static void make_pool(uint32_t states, bool tier)
 				     .prefix_budget = pages,
 				     .lanes = 4,
 				     .retained_slots = most,
-				     .ram_images = tier ? most : 0};
+				     .ram_images = tier ? most : 0,
+				     .order = order};
 
 	for (uint32_t i = 0; i < sizeof(maker.secret); i++)
 		maker.secret[i] = (uint8_t)(i * 37 + 11);
 	require(pool_init(&pool, &limits, &maker, stamp) == 0, "no memory");
+	require(images_prepare(&pool.images, 0) == 0, "no memory");
 	if (tier)
 		put_below(states);
 	for (uint32_t i = 0; tier && i < states; i++) {
@@ -315,14 +320,15 @@ static void up(uint32_t states)
 
 int main(int argc, char **argv)
 {
-	const char *usage = "usage: states_cost take|give|down|up STATES";
+	const char *usage = "usage: states_cost take|give|down|up lru|learned STATES";
 	unsigned long states;
 	char *end;
 
-	require(argc == 3, usage);
-	states = strtoul(argv[2], &end, 10);
+	require(argc == 4, usage);
+	states = strtoul(argv[3], &end, 10);
 	require(*end == 0 && states >= 2 * MEASURED && states <= 1u << 24, "STATES is 100 to 2^24");
-	make_pool((uint32_t)states, argv[1][0] == 'd' || argv[1][0] == 'u');
+	make_pool((uint32_t)states, strcmp(argv[2], "learned") == 0 ? RETAIN_LEARNED : RETAIN_LRU,
+		  argv[1][0] == 'd' || argv[1][0] == 'u');
 	/* Making it goes without instrumentation, which is slow. */
 	CALLGRIND_START_INSTRUMENTATION;
 	if (strcmp(argv[1], "take") == 0)
@@ -335,8 +341,9 @@ int main(int argc, char **argv)
 		up((uint32_t)states);
 	else
 		require(false, usage);
-	printf("{\"operation\": \"state %s\", \"states\": %lu, \"measured\": %u}\n", argv[1],
-	       states, MEASURED);
+	printf("{\"operation\": \"state %s\", \"order\": \"%s\", \"states\": %lu, "
+	       "\"measured\": %u}\n",
+	       argv[1], argv[2], states, MEASURED);
 	pool_deinit(&pool);
 	return 0;
 }
