@@ -198,8 +198,7 @@ static void begin_looking(struct match *m)
 
 static void look_at(struct match *m, struct key key, uint32_t tokens)
 {
-	if (tokens <= m->tokens || tokens > m->most ||
-	    !habits_is_ghost(m->pool->images.habits, key))
+	if (tokens <= m->tokens || !habits_is_ghost(m->pool->images.habits, key))
 		return;
 	m->would_find = true;
 	m->gone = key;

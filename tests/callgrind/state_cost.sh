@@ -7,9 +7,10 @@
 #   instructions (needs valgrind): at the large size within 10 % of the small one, and learned at
 #   most twice lru;
 #   time, with nothing in a cache: at the large size within 2 times that at 10^5.
-# And what a retained state of a hybrid pool costs, likewise, among 10^2 (lru) or 10^4 (learned) and
-# among 10^5 of them.
-# usage: state_cost.sh [count|states|time|all [SMALL [LARGE]]]; run it where state_cost is, or set builddir.
+# And what a retained state of a hybrid pool costs, likewise, among 10^2 (lru) or 10^4 (learned)
+# and among 10^5 of them.
+# usage: state_cost.sh [count|states|time|all [SMALL [LARGE]]]; run it where state_cost is, or set
+# builddir.
 # All of it takes half an hour and some 5 GB of memory.
 set -eu
 
@@ -69,8 +70,8 @@ counts() {
 	done
 }
 
-# In the learned order states grow older while others are found, at most 36 for each open: with few of
-# them there are fewer ages. Every 50th open makes the table, however long its prompt is.
+# In the learned order states grow older while others are found, at most 36 for each open: with few
+# of them there are fewer ages. Every 50th open makes the table, however long its prompt is.
 states() {
 	for operation in take give down up; do
 		for order in lru learned; do

@@ -294,6 +294,30 @@ static void a_capture_that_fails_leaves_no_trace(void **state)
 		assert_int_equal(habits_of(w)->reuse.waiting[i], 0);
 }
 
+static void a_capture_for_which_there_is_no_room_stays_known(void **state)
+{
+	struct states *w = *state;
+	struct states_text talk = {.which = 1};
+	enum capture_skip skip;
+	struct seq *s;
+
+	states_deinit(w);
+	states_init(w,
+		    &(struct states_limits){
+			.pages = 128, .units = 96, .image_units = IMAGE, .order = RETAIN_LEARNED});
+	w->says = POOL_NEVER;
+	s = states_open(w, &talk, 2 * PAGE);
+	states_step(w, s, 2 * PAGE);
+	(void)states_capture_begins(w, s, IMAGE_CHECKPOINT, false, &skip);
+	assert_int_equal(skip, CAPTURE_NO_SLOT);
+	world_close(&s);
+	states_check(w);
+	assert_int_equal(habits_of(w)->ghosts.used, 1);
+	w->says = 0;
+	assert_int_equal(class_of(w, retain(w, &talk, 3 * PAGE)), class(1, RETAIN_NEW));
+	assert_int_equal(habits_of(w)->counts.misses[class(0, RETAIN_NEW)], 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -309,6 +333,7 @@ int main(void)
 	    TEST(what_is_forgotten_was_waited_for_in_vain),
 	    TEST(what_its_lineage_replaced_leaves_no_trace),
 	    TEST(a_capture_that_fails_leaves_no_trace),
+	    TEST(a_capture_for_which_there_is_no_room_stays_known),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
