@@ -23,8 +23,7 @@ static void set(struct core_pool *p, uint32_t counter, uint64_t value)
 
 struct order_sums order_sums(const struct core_pool *p)
 {
-	const struct retain *retain = &p->pool.retain;
-	const struct retain_counts *counts = retain_counts(retain);
+	const struct retain_counts *counts = pool_order_counts(&p->pool);
 	struct order_sums sums = p->past.order;
 
 	if (!counts)
@@ -34,17 +33,17 @@ struct order_sums order_sums(const struct core_pool *p)
 		sums.counts.misses[i] += counts->misses[i];
 		sums.counts.evictions[i] += counts->evictions[i];
 	}
-	sums.refreshes += retain_reuse(retain)->refreshes;
+	sums.refreshes += pool_reuse(&p->pool)->refreshes;
 	return sums;
 }
 
 void order_publish(struct core_pool *p)
 {
-	const struct keyset *ghosts = retain_ghosts(&p->pool.retain);
 	struct order_sums sums = order_sums(p);
+	uint64_t ghosts_bytes;
 
-	set(p, COUNTER_pool_ghosts, ghosts ? ghosts->used : 0);
-	set(p, COUNTER_pool_ghosts_bytes, ghosts ? keyset_bytes(ghosts) : 0);
+	set(p, COUNTER_pool_ghosts, pool_ghosts(&p->pool, &ghosts_bytes));
+	set(p, COUNTER_pool_ghosts_bytes, ghosts_bytes);
 	if (p->pool.limits.pages)
 		set(p, COUNTER_pool_shadow_hits, p->pool.shadow.hits);
 	for (uint32_t i = 0; i < REUSE_CLASSES; i++) {
@@ -57,7 +56,7 @@ void order_publish(struct core_pool *p)
 
 static json_t *class_line(const struct core_pool *p, uint32_t class)
 {
-	const struct retain_counts *counts = retain_counts(&p->pool.retain);
+	const struct retain_counts *counts = pool_order_counts(&p->pool);
 
 	return json_pack(
 	    "{s:I, s:s, s:I, s:I, s:I}", "turn", (json_int_t)(class / REUSE_PARTS), "part",
@@ -93,28 +92,28 @@ static json_t *table_of(const struct reuse *u)
 json_t *order_describe(const struct core_pool *p, bool whole)
 {
 	const struct pool *x = &p->pool;
-	const struct retain *retain = &x->retain;
+	const struct reuse *reuse = pool_reuse(x);
+	uint64_t ghosts, ghosts_bytes;
 	json_t *out, *classes;
 
 	if (!x->limits.pages)
 		return json_null();
-	out = json_pack("{s:s, s:I, s:I, s:o}", "order", retain->learned ? "learned" : "lru",
-			"hits", (json_int_t)(x->stats.reused_tokens / x->limits.page_tokens),
-			"evictions", (json_int_t)x->stats.evictions, "shadow_lru_hits",
+	out = json_pack("{s:s, s:I, s:I, s:o}", "order", reuse ? "learned" : "lru", "hits",
+			(json_int_t)(x->stats.reused_tokens / x->limits.page_tokens), "evictions",
+			(json_int_t)x->stats.evictions, "shadow_lru_hits",
 			x->shadow.pages ? json_integer((json_int_t)x->shadow.hits) : json_null());
-	if (!out || !retain->learned || !whole)
+	if (!out || !reuse || !whole)
 		return out;
 	classes = json_array();
 	for (uint32_t i = 0; i < REUSE_CLASSES; i++)
 		json_array_append_new(classes, class_line(p, i));
-	json_object_set_new(out, "ghosts", json_integer(retain_ghosts(retain)->used));
-	json_object_set_new(out, "ghosts_bytes",
-			    json_integer((json_int_t)keyset_bytes(retain_ghosts(retain))));
-	json_object_set_new(out, "refreshes",
-			    json_integer((json_int_t)retain_reuse(retain)->refreshes));
-	json_object_set_new(out, "doubts", json_integer((json_int_t)retain_reuse(retain)->doubts));
-	json_object_set_new(out, "in_doubt", json_boolean(reuse_in_doubt(retain_reuse(retain))));
+	ghosts = pool_ghosts(x, &ghosts_bytes);
+	json_object_set_new(out, "ghosts", json_integer((json_int_t)ghosts));
+	json_object_set_new(out, "ghosts_bytes", json_integer((json_int_t)ghosts_bytes));
+	json_object_set_new(out, "refreshes", json_integer((json_int_t)reuse->refreshes));
+	json_object_set_new(out, "doubts", json_integer((json_int_t)reuse->doubts));
+	json_object_set_new(out, "in_doubt", json_boolean(reuse_in_doubt(reuse)));
 	json_object_set_new(out, "classes", classes);
-	json_object_set_new(out, "table", table_of(retain_reuse(retain)));
+	json_object_set_new(out, "table", table_of(reuse));
 	return out;
 }

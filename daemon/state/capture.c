@@ -69,7 +69,7 @@ static enum capture_skip why_not(const struct seq *s)
 	return CAPTURE_MADE;
 }
 
-static enum capture_skip reserve(struct seq *s, uint32_t *image)
+static enum capture_skip reserve(struct seq *s, enum image_kind kind, uint32_t *image)
 {
 	struct pool *p = s->pool;
 	enum capture_skip skip = why_not(s);
@@ -84,6 +84,8 @@ static enum capture_skip reserve(struct seq *s, uint32_t *image)
 	*image = p->prefix.nodes[node].state;
 	if (*image != STATE_NONE)
 		return CAPTURE_EXISTS;
+	if (images_prepare(&p->images, s->name_space))
+		return CAPTURE_NO_SLOT;
 	*image = image_take(&p->images);
 	if (*image == IMAGE_NONE) {
 		victim = pool_next_state(p, false);
@@ -94,11 +96,14 @@ static enum capture_skip reserve(struct seq *s, uint32_t *image)
 	}
 	must(*image != IMAGE_NONE);
 	it = &p->images.image[*image];
+	it->kind = (uint8_t)kind;
 	it->node = node;
 	it->tokens = s->committed;
 	it->name_space = s->name_space;
 	image_touch(&p->images, *image, s->rank.interactive, p->retain.now_ns);
+	habits_begin(&p->images, *image, p->prefix.nodes[node].key, s->turn, s->tick);
 	if (!pool_place_image(p, *image)) {
+		pool_habits_left(p, *image);
 		image_give(&p->images, *image);
 		return CAPTURE_NO_SLOT;
 	}
@@ -113,10 +118,11 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	enum capture_skip skip;
 
 	must(p->hybrid && s->step.state == STEP_NONE);
-	skip = reserve(s, image);
+	skip = reserve(s, kind, image);
 	p->stats.capture_skips[skip] += skip != CAPTURE_MADE;
 	if (skip == CAPTURE_EXISTS && p->images.image[*image].state == IMAGE_VALID) {
 		image_touch(&p->images, *image, s->rank.interactive, p->retain.now_ns);
+		habits_touch(&p->images, *image, s->turn, s->tick);
 		/* It was in KV-RAM alone; its pages are used here, the last one by nobody,
 		 * perhaps. */
 		if (!p->images.image[*image].on_device &&
@@ -124,7 +130,6 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 			pool_keep_on_device(p, *image);
 	}
 	if (skip == CAPTURE_MADE) {
-		p->images.image[*image].kind = (uint8_t)kind;
 		p->images.image[*image].is_user = is_user;
 		p->images.image[*image].after = s->follows;
 	}
@@ -135,6 +140,13 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 	 * that may go. Not before: what leaves keeps its slot for a while. */
 	pool_trim(p);
 	return skip;
+}
+
+static void replace(struct pool *p, uint32_t image)
+{
+	p->images.counts.replaced++;
+	habits_drop(&p->images, image);
+	pool_give_up(p, image);
 }
 
 /* The lineage goes on: what it leaves behind gives up its slot. */
@@ -160,12 +172,10 @@ static void join(struct pool *p, uint32_t image)
 	if (it->is_user)
 		it->user = image_name(s, image);
 	if (it->is_user && user != IMAGE_NONE && user != before) {
-		s->counts.replaced++;
-		pool_give_up(p, user);
+		replace(p, user);
 	}
 	if (before != user || it->is_user) {
-		s->counts.replaced++;
-		pool_give_up(p, before);
+		replace(p, before);
 	}
 }
 

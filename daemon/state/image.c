@@ -29,13 +29,18 @@ uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_slots)
 	       reserve_bytes(lanes_bytes(n_lanes));
 }
 
+uint64_t images_learned_bytes_for(uint64_t n_slots, uint32_t name_spaces)
+{
+	return habits_bytes_for(habits_ghosts_for(n_slots, 0), name_spaces);
+}
+
 static void init_lists(struct images *s)
 {
 	list_init(&s->free_images);
 	for (int k = 0; k < IMAGE_KINDS; k++)
 		list_init(&s->order[k]);
 	for (int ns = 0; ns < RETAIN_NAMESPACES; ns++) {
-		for (int k = 0; k < IMAGE_RANKS; k++)
+		for (int k = 0; k < IMAGE_QUEUES; k++)
 			list_init(&s->ram_order[ns][k]);
 	}
 }
@@ -67,8 +72,19 @@ int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n
 	return 0;
 }
 
+int images_learn(struct images *s)
+{
+	return habits_new(habits_ghosts_for(s->n_slots, s->n_images - s->n_slots), &s->habits);
+}
+
+int images_prepare(struct images *s, uint16_t name_space)
+{
+	return s->habits ? habits_prepare(s->habits, name_space) : 0;
+}
+
 void images_deinit(struct images *s)
 {
+	habits_free(&s->habits);
 	reserve_give(s->image, images_bytes(s->n_images));
 	reserve_give(s->free_slot, slots_bytes(s->n_slots));
 	reserve_give(s->lane, lanes_bytes(s->n_lanes));
@@ -163,6 +179,7 @@ uint32_t image_take(struct images *s)
 	list_init(&it->in_order);
 	list_init(&it->in_ram_order);
 	list_init(&it->in_queue);
+	list_init(&it->habit.in_age);
 	return (uint32_t)(it - s->image);
 }
 
@@ -175,15 +192,57 @@ bool image_take_slot(struct images *s, uint32_t image)
 	return true;
 }
 
+/* ---- the order of the device ---- */
+
+static uint64_t touched_here(const struct list *at)
+{
+	return list_entry(at, struct image, in_order)->touched;
+}
+
+/* Few are younger than what comes: those touched since its copy began. */
+static void enter_device_order(struct images *s, uint32_t image)
+{
+	struct image *it = &s->image[image];
+	struct list *order = s->habits ? habits_device_list(s, it) : &s->order[it->kind];
+	struct list *at = order->previous;
+
+	while (at != order && touched_here(at) > it->touched)
+		at = at->previous;
+	list_append(at->next, &it->in_order);
+}
+
+struct image_places image_step_out(struct images *s, uint32_t image)
+{
+	struct image *it = &s->image[image];
+	struct image_places was = {.device = !list_is_empty(&it->in_order),
+				   .ram = !list_is_empty(&it->in_ram_order)};
+
+	list_remove(&it->in_order);
+	image_leave_ram_order(s, image);
+	return was;
+}
+
+void image_step_in(struct images *s, uint32_t image, struct image_places was)
+{
+	if (was.device)
+		enter_device_order(s, image);
+	if (was.ram)
+		image_enter_ram_order(s, image);
+}
+
 void image_give_slot(struct images *s, uint32_t image)
 {
 	uint32_t slot = s->image[image].slot;
+	struct image_places was = {.device = false};
 
 	if (slot == SLOT_NONE)
 		return;
 	must(s->slots_free < s->n_slots);
+	if (s->habits)
+		was = image_step_out(s, image);
 	s->free_slot[s->slots_free++] = slot;
 	s->image[image].slot = SLOT_NONE;
+	image_step_in(s, image, was);
 }
 
 void image_put_in_ram(struct images *s, uint32_t image, uint32_t place)
@@ -191,6 +250,7 @@ void image_put_in_ram(struct images *s, uint32_t image, uint32_t place)
 	must(s->image[image].place == COPY_NONE && place != COPY_NONE);
 	s->image[image].place = place;
 	s->in_ram++;
+	s->in_ram_of[s->image[image].name_space]++;
 }
 
 uint32_t image_take_from_ram(struct images *s, uint32_t image)
@@ -201,19 +261,37 @@ uint32_t image_take_from_ram(struct images *s, uint32_t image)
 	image_leave_ram_order(s, image);
 	s->image[image].place = COPY_NONE;
 	s->in_ram--;
+	s->in_ram_of[s->image[image].name_space]--;
 	return place;
+}
+
+static bool may_go(const struct image *it)
+{
+	return !image_is_busy(it) || !protection(claims_keep_their_state);
+}
+
+const struct image *image_first_of_device(const struct list *order)
+{
+	for (const struct list *at = order->next; at != order; at = at->next) {
+		const struct image *it = list_entry(at, struct image, in_order);
+
+		if (may_go(it))
+			return it;
+	}
+	return NULL;
 }
 
 uint32_t image_victim(const struct images *s, uint64_t name_spaces, bool slotted)
 {
+	if (s->habits)
+		return habits_victim(s, name_spaces, slotted);
 	for (int kind = 0; kind < IMAGE_KINDS; kind++) {
 		for (const struct list *at = s->order[kind].next; at != &s->order[kind];
 		     at = at->next) {
 			const struct image *it = list_entry(at, struct image, in_order);
 
 			/* As many are passed over as there are copies in flight. */
-			if ((!image_is_busy(it) || !protection(claims_keep_their_state)) &&
-			    name_spaces >> it->name_space & 1 &&
+			if (may_go(it) && name_spaces >> it->name_space & 1 &&
 			    (!slotted || it->slot != SLOT_NONE))
 				return (uint32_t)(it - s->image);
 		}
@@ -227,8 +305,10 @@ uint32_t image_any(const struct images *s, uint32_t name_space)
 	bool all = name_space == IMAGE_NONE;
 	uint32_t first = all ? 0 : name_space, end = all ? RETAIN_NAMESPACES : name_space + 1;
 
+	if (s->habits)
+		return habits_any(s, all ? UINT64_MAX : 1ull << name_space);
 	for (uint32_t ns = first; s->in_ram && ns < end; ns++) {
-		for (int k = 0; k < IMAGE_RANKS; k++) {
+		for (int k = 0; k < IMAGE_QUEUES; k++) {
 			const struct list *at = list_first(&s->ram_order[ns][k]);
 
 			if (at)
@@ -255,12 +335,15 @@ static bool is_interactive(const struct image *it, uint64_t now_ns, uint64_t ttl
 	return it->interactive && (ttl_ns == 0 || now_ns - it->touched_ns <= ttl_ns);
 }
 
-struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t ttl_ns)
+struct retain_rank image_rank(const struct images *s, uint32_t image, uint64_t now_ns,
+			      uint64_t ttl_ns)
 {
+	const struct image *it = &s->image[image];
 	bool interactive = is_interactive(it, now_ns, ttl_ns);
-
 	/* Who was interactive and idle for long is on probation again. */
-	return (struct retain_rank){.index = it->is_protected && it->interactive == interactive,
+	bool is_protected = it->is_protected && it->interactive == interactive;
+
+	return (struct retain_rank){.index = s->habits ? habits_index(s, it) : is_protected,
 				    .tick = it->touched,
 				    .touched_ns = it->touched_ns,
 				    .interactive = interactive};
@@ -268,21 +351,46 @@ struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t 
 
 static struct list *ram_order_of(struct images *s, const struct image *it)
 {
-	return &s->ram_order[it->name_space][2 * it->interactive + it->is_protected];
+	uint32_t queue = 2 * it->interactive + it->is_protected;
+
+	if (s->habits)
+		return habits_ram_list(s, it);
+	queue = (queue * IMAGE_KINDS + it->kind) * 2 + it->on_device;
+	return &s->ram_order[it->name_space][queue];
+}
+
+static uint64_t touched_at(const struct list *at)
+{
+	return list_entry(at, struct image, in_ram_order)->touched;
+}
+
+static void must_have_place(const struct image *it)
+{
+	must(it->state == IMAGE_VALID && it->place != COPY_NONE &&
+	     list_is_empty(&it->in_ram_order));
 }
 
 void image_enter_ram_order(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
-	struct list *order = ram_order_of(s, it);
-	struct list *at = order->previous;
+	struct list *order = ram_order_of(s, it), *at = order->previous;
 
-	must(it->state == IMAGE_VALID && it->place != COPY_NONE &&
-	     list_is_empty(&it->in_ram_order));
-	/* It is the youngest, or comes back: then few are younger that have been away as well. */
-	while (at != order && list_entry(at, struct image, in_ram_order)->touched > it->touched)
+	must_have_place(it);
+	while (at != order && touched_at(at) > it->touched)
 		at = at->previous;
 	list_append(at->next, &it->in_ram_order);
+}
+
+void image_return_to_ram_order(struct images *s, uint32_t image)
+{
+	struct image *it = &s->image[image];
+	struct list *order = ram_order_of(s, it), *at = order->next;
+
+	must_have_place(it);
+	/* Those before it are busy. */
+	while (at != order && touched_at(at) < it->touched)
+		at = at->next;
+	list_append(at, &it->in_ram_order);
 }
 
 void image_leave_ram_order(struct images *s, uint32_t image)
@@ -290,14 +398,15 @@ void image_leave_ram_order(struct images *s, uint32_t image)
 	list_remove(&s->image[image].in_ram_order);
 }
 
-/* The first of a queue that nobody copies from, and all of which is there. */
-static const struct image *first_idle(const struct images *s, const struct list *order)
+/* All of it is there, too. */
+const struct image *image_first_in_ram(const struct images *s, const struct list *order)
 {
 	for (const struct list *at = order->next; at != order; at = at->next) {
 		const struct image *it = list_entry(at, struct image, in_ram_order);
 
-		if ((!image_is_busy(it) && s->landed >= it->arrives) ||
-		    !protection(claims_keep_their_state))
+		bool is_there = s->landed >= it->arrives || !protection(claims_keep_their_state);
+
+		if (!it->going_down && may_go(it) && is_there)
 			return it;
 	}
 	return NULL;
@@ -308,16 +417,19 @@ uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_
 {
 	uint32_t best = IMAGE_NONE;
 
+	if (s->habits)
+		return habits_next_in_ram(s, name_spaces, now_ns, ttl_ns, rank);
 	for (uint64_t left = s->in_ram ? name_spaces : 0; left; left &= left - 1) {
-		const struct list *orders = s->ram_order[__builtin_ctzll(left)];
+		uint32_t ns = (uint32_t)__builtin_ctzll(left);
+		const struct list *orders = s->ram_order[ns];
 
-		for (int k = 0; k < IMAGE_RANKS; k++) {
-			const struct image *it = first_idle(s, &orders[k]);
+		for (int k = 0; s->in_ram_of[ns] && k < IMAGE_QUEUES; k++) {
+			const struct image *it = image_first_in_ram(s, &orders[k]);
 			struct retain_rank one;
 
 			if (!it)
 				continue;
-			one = image_rank(it, now_ns, ttl_ns);
+			one = image_rank(s, (uint32_t)(it - s->image), now_ns, ttl_ns);
 			if (best != IMAGE_NONE && !retain_ranks_below(one, *rank))
 				continue;
 			best = (uint32_t)(it - s->image);
@@ -329,16 +441,6 @@ uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_
 
 /* ---- their life ---- */
 
-/* Few are younger than what comes: those touched since its copy began. */
-static void enter_order(struct images *s, struct image *it)
-{
-	struct list *order = &s->order[it->kind], *at = order->previous;
-
-	while (at != order && list_entry(at, struct image, in_order)->touched > it->touched)
-		at = at->previous;
-	list_append(at->next, &it->in_order);
-}
-
 void image_filled(struct images *s, uint32_t image)
 {
 	struct image *it = &s->image[image];
@@ -347,7 +449,7 @@ void image_filled(struct images *s, uint32_t image)
 	it->state = IMAGE_VALID;
 	s->counts.captures[it->kind]++;
 	if (it->on_device)
-		enter_order(s, it);
+		enter_device_order(s, image);
 	if (it->place != COPY_NONE)
 		image_enter_ram_order(s, image);
 }
@@ -366,7 +468,7 @@ void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t no
 		image_enter_ram_order(s, image);
 	if (!list_is_empty(&it->in_order)) {
 		list_remove(&it->in_order);
-		list_append(&s->order[it->kind], &it->in_order);
+		enter_device_order(s, image);
 	}
 }
 
@@ -375,11 +477,14 @@ void image_set_on_device(struct images *s, uint32_t image, bool on_device)
 	struct image *it = &s->image[image];
 
 	must(it->on_device != on_device);
+	image_leave_ram_order(s, image);
 	it->on_device = on_device;
+	if (it->state == IMAGE_VALID && it->place != COPY_NONE)
+		image_enter_ram_order(s, image);
 	if (!on_device)
 		list_remove(&it->in_order);
 	else if (it->state == IMAGE_VALID)
-		enter_order(s, it);
+		enter_device_order(s, image);
 }
 
 void image_give(struct images *s, uint32_t image)
@@ -391,6 +496,7 @@ void image_give(struct images *s, uint32_t image)
 	must(!image_is_busy(it) || !protection(claims_keep_their_state));
 	if (it->state != IMAGE_FILLING)
 		s->counts.given_up[it->kind]++;
+	habits_drop(s, image);
 	it->state = IMAGE_FREE;
 	it->id = 0;
 	list_append(&s->free_images, &it->in_order);
@@ -471,5 +577,5 @@ const char *images_check(const struct images *s, const struct prefix *p)
 		if (s->lane[at].generation % 2 || s->lane[at].jobs || lanes_free++ > s->n_lanes)
 			return "a free lane is in use";
 	}
-	return lanes_free == s->lanes_free ? NULL : "the number of free lanes is wrong";
+	return lanes_free == s->lanes_free ? habits_check(s) : "the number of free lanes is wrong";
 }

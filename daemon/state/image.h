@@ -19,8 +19,10 @@
  * Which state leaves the device: checkpoints before prefixes, then the one claimed or captured
  * least recently. Which one leaves KV-RAM: agents' before interactive (which rank as agents' on
  * probation once they were idle for a time), on probation before protected (it has come back from
- * there), then the one claimed or captured least recently. A state that is being copied from or to
- * is never chosen, nor to leave KV-RAM one whose pages are on their way there.
+ * there), then the one claimed or captured least recently. In the learned order (habits.h) the
+ * index comes before who was claimed or captured least recently, and nobody is on probation or
+ * protected. A state that is being copied from or to is never chosen, nor to leave KV-RAM one whose
+ * pages are on their way there.
  *
  * Owner: the core thread, within its pool; no I/O. Every call is O(1) but for the pages it frees.
  */
@@ -29,6 +31,7 @@
 #include <stdint.h>
 
 #include "daemon/base/list.h"
+#include "daemon/state/habits.h"
 #include "daemon/state/retain.h"
 
 #define IMAGE_NONE UINT32_MAX
@@ -48,7 +51,9 @@ enum image_state {
 	IMAGE_DOOMED, /* to be given up once nobody copies from it; found by nobody */
 };
 
-#define IMAGE_RANKS 4 /* in KV-RAM: agents' and interactive, on probation and protected */
+/* In KV-RAM: agents' and interactive ones, on probation and protected, by kind, living on the
+ * device as well or not: whatever comes into one of them is the youngest there, or nearly so. */
+#define IMAGE_QUEUES (2 * 2 * IMAGE_KINDS * 2)
 
 /* Names a state for as long as it is the same. */
 struct image_name {
@@ -57,9 +62,11 @@ struct image_name {
 };
 
 struct image {
-	struct list in_order;     /* of its kind, oldest first; VALID, pages kept on the device */
-	struct list in_ram_order; /* of its rank, oldest first; VALID, with a place there */
+	struct list
+	    in_order; /* of its kind or cell, oldest first; VALID, pages kept on the device */
+	struct list in_ram_order; /* of a queue, oldest first; VALID, with a place there */
 	struct list in_queue;     /* of images that are copied to KV-RAM one after another */
+	struct habit habit;       /* in the learned order */
 	uint64_t id;
 	uint64_t lineage;
 	struct image_name user;  /* the lineage's state after the last user message */
@@ -83,6 +90,7 @@ struct image {
 	bool is_protected; /* it has come back from KV-RAM */
 	bool spilling;     /* its image is copied from its slot to KV-RAM */
 	bool tried;        /* that has failed once since it was touched */
+	bool going_down;   /* places are being found for it: it gives none up */
 	uint32_t planned;  /* copies in KV-RAM that would go with it, from the deepest page on */
 	uint16_t moving;   /* pieces of its image that are being moved inside KV-RAM */
 };
@@ -114,20 +122,27 @@ struct images {
 	uint32_t n_images, n_slots, n_lanes;
 	uint32_t lanes_free, first_lane;
 	uint32_t slots_free;
-	uint32_t in_ram; /* images with a place there */
+	uint32_t in_ram; /* images with a place there; and by namespace */
+	uint32_t in_ram_of[RETAIN_NAMESPACES];
 	uint64_t next_id, next_lineage, next_touch;
 	uint64_t sent, landed; /* copies of pages to KV-RAM that began, and that ended, in order */
 	struct list free_images;
 	struct list order[IMAGE_KINDS];
-	struct list ram_order[RETAIN_NAMESPACES][IMAGE_RANKS];
+	struct list ram_order[RETAIN_NAMESPACES][IMAGE_QUEUES];
+	struct habits *habits; /* NULL: lru; else they have the orders */
 	struct image_counts counts;
 };
 
 /* 0 or -ENOMEM. n_in_ram: images that may lie in KV-RAM beside those in slots. */
 int images_init(struct images *s, uint32_t n_lanes, uint32_t n_slots, uint32_t n_in_ram);
 void images_deinit(struct images *s);
+/* Before the first state: the learned order. 0 or -ENOMEM. */
+int images_learn(struct images *s);
+/* Before the first state of a namespace. 0 or -ENOMEM. */
+int images_prepare(struct images *s, uint16_t name_space);
 /* Address space that it takes, without what KV-RAM pays for. */
 uint64_t images_bytes_for(uint64_t n_lanes, uint64_t n_slots);
+uint64_t images_learned_bytes_for(uint64_t n_slots, uint32_t name_spaces);
 
 uint32_t lane_take(struct images *s);            /* LANE_NONE: none is free */
 void lane_give(struct images *s, uint32_t lane); /* free once its jobs are done */
@@ -157,15 +172,28 @@ uint32_t image_any(const struct images *s, uint32_t name_space);
 /* The next of some namespaces, a bit each, to leave KV-RAM, or IMAGE_NONE; where it stands. */
 uint32_t image_next_in_ram(const struct images *s, uint64_t name_spaces, uint64_t now_ns,
 			   uint64_t ttl_ns, struct retain_rank *rank);
-struct retain_rank image_rank(const struct image *it, uint64_t now_ns, uint64_t ttl_ns);
-/* Out of that order for a while, and back to where it was. */
+struct retain_rank image_rank(const struct images *s, uint32_t image, uint64_t now_ns,
+			      uint64_t ttl_ns);
+/* Out of that order for a while, and back to where it was, which is among the first. */
 void image_leave_ram_order(struct images *s, uint32_t image);
+void image_return_to_ram_order(struct images *s, uint32_t image);
+/* Into it, among the last. */
 void image_enter_ram_order(struct images *s, uint32_t image);
 void image_filled(struct images *s, uint32_t image); /* FILLING -> VALID, in the orders */
 /* VALID: youngest of its kind. */
 void image_touch(struct images *s, uint32_t image, bool interactive, uint64_t now_ns);
-/* Its pages are kept on the device from now on, or are not. VALID: it is in the order there. */
+/* Its pages are kept on the device from now on, or are not. VALID: it is in the order there, or
+ * not; and in that of KV-RAM if it has a place there. */
 void image_set_on_device(struct images *s, uint32_t image, bool on_device);
+/* Out of the orders that it is in while its place in them changes, and back. */
+struct image_places {
+	bool device, ram;
+};
+struct image_places image_step_out(struct images *s, uint32_t image);
+void image_step_in(struct images *s, uint32_t image, struct image_places was);
+/* Of a list of an order the first that may go, or NULL. */
+const struct image *image_first_of_device(const struct list *order);
+const struct image *image_first_in_ram(const struct images *s, const struct list *order);
 /* Somebody copies from or to it: it goes when that is done. */
 static inline bool image_is_busy(const struct image *it)
 {

@@ -4,10 +4,10 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/state/match_internal.h"
 #include "daemon/state/pool_states.h"
 
-/* Walk back to a page boundary that lies in no image. */
-static uint32_t leave_images(const struct match_wish *w, uint32_t tokens, uint32_t page_tokens)
+uint32_t match_leave_images(const struct match_wish *w, uint32_t tokens, uint32_t page_tokens)
 {
 	for (uint32_t i = w->n_images; i > 0; i--) {
 		const struct key_image *image = &w->images[i - 1];
@@ -37,7 +37,7 @@ static uint32_t find_end(const struct pool *p, const struct match_wish *w, enum 
 	/* A state may end anywhere, a page of a dense pool at a page's end. */
 	end = p->hybrid ? most : most / page_tokens * page_tokens;
 	if (protection(images_are_whole)) {
-		uint32_t out = leave_images(w, end, p->hybrid ? 1 : page_tokens);
+		uint32_t out = match_leave_images(w, end, p->hybrid ? 1 : page_tokens);
 
 		if (out < end)
 			*why = MATCH_IMAGE;
@@ -71,6 +71,8 @@ int match_begin(struct match *m, struct pool *p, const struct match_wish *wish, 
 			    .image = IMAGE_NONE,
 			    .partial = NODE_NONE};
 	m->end = find_end(p, wish, &m->end_reason, &m->most);
+	if (tick)
+		habits_open(&p->images, tick);
 	if (wish->off || p->limits.prefix_budget == 0) {
 		m->done = true;
 		return 0;
@@ -149,8 +151,7 @@ static void go_back(struct match *m, uint32_t n)
 	pool_hold(p, m->held);
 }
 
-/* Too few to be worth fetching. */
-static bool is_below_floor(const struct match *m, uint64_t tokens)
+bool match_is_below_floor(const struct match *m, uint64_t tokens)
 {
 	return tokens < m->pool->limits.ram_floor_tokens && !m->wish->no_floor;
 }
@@ -167,15 +168,17 @@ static void end_walk(struct match *m)
 	/* In a hybrid pool find_state looks to that. */
 	if (p->hybrid)
 		return;
-	whole = leave_images(m->wish, n * page_tokens, page_tokens) / page_tokens;
+	whole = match_leave_images(m->wish, n * page_tokens, page_tokens) / page_tokens;
 	if (whole < n && protection(images_are_whole)) {
 		m->walk.missed = false;
 		m->end_reason = MATCH_IMAGE;
 		n = whole;
 	}
 	/* What could be reused without it. */
-	device = leave_images(m->wish, m->walk.on_device * page_tokens, page_tokens) / page_tokens;
-	if (n > m->walk.on_device && is_below_floor(m, (uint64_t)(n - device) * page_tokens)) {
+	device =
+	    match_leave_images(m->wish, m->walk.on_device * page_tokens, page_tokens) / page_tokens;
+	if (n > m->walk.on_device &&
+	    match_is_below_floor(m, (uint64_t)(n - device) * page_tokens)) {
 		m->walk.missed = false;
 		m->end_reason = MATCH_FLOOR;
 		n = device;
@@ -184,8 +187,7 @@ static void end_walk(struct match *m)
 		go_back(m, n);
 }
 
-/* The images that begin in page `index`; pages come in order. */
-static uint32_t images_of(struct match *m, uint32_t index, const struct key_image **first)
+uint32_t match_images_of(struct match *m, uint32_t index, const struct key_image **first)
 {
 	const struct match_wish *w = m->wish;
 	uint32_t page_tokens = m->pool->limits.page_tokens;
@@ -212,7 +214,7 @@ static bool look_further(struct match *m, uint32_t *budget)
 	while (all && m->looked < end && !(m->ghosts_end && m->shadow_misses)) {
 		const uint32_t *tokens = m->wish->tokens + (uint64_t)m->looked * page_tokens;
 		const struct key_image *images;
-		uint32_t n_images = images_of(m, m->looked, &images);
+		uint32_t n_images = match_images_of(m, m->looked, &images);
 		struct key above = m->key;
 		uint64_t tick;
 
@@ -267,187 +269,18 @@ static bool touch_matched(struct match *m, uint32_t *budget)
 	return true;
 }
 
-/* ---- hybrid pools: reuse goes on only where a state was captured ---- */
-
-struct found_state {
-	uint32_t image;    /* IMAGE_NONE: none; then node is a root */
-	uint32_t node;     /* of the last full page before it */
-	uint32_t position; /* full pages */
-	uint32_t partial;  /* the node that follows, or NODE_NONE */
-};
-
-/* Something of it must be fetched. */
-static bool is_below(const struct match *m, const struct found_state *f)
-{
-	const struct pool *p = m->pool;
-
-	if (f->image == IMAGE_NONE)
-		return false;
-	return f->position > m->walk.on_device || !p->images.image[f->image].on_device ||
-	       (f->partial != NODE_NONE && !node_is_on_device(&p->prefix.nodes[f->partial]));
-}
-
-/* The state at the end of f's page, or of its partial one. `here`: of which nothing must be
- * fetched. */
-static bool has_state(const struct match *m, struct found_state *f, bool here)
-{
-	const struct pool *p = m->pool;
-	uint32_t node = f->partial == NODE_NONE ? f->node : f->partial;
-
-	f->image = p->prefix.nodes[node].state;
-	if (f->image != STATE_NONE &&
-	    (p->images.image[f->image].state == IMAGE_VALID ||
-	     !protection(captures_wait_for_their_copy)) &&
-	    !(here && is_below(m, f)))
-		return true;
-	f->image = IMAGE_NONE;
-	return false;
-}
-
-/* A state behind a part of the page that follows f's, the longest that fits the prompt. */
-static bool has_partial_state(struct match *m, struct found_state *f, bool here)
-{
-	struct pool *p = m->pool;
-	const struct match_wish *w = m->wish;
-	uint32_t start = f->position * p->limits.page_tokens;
-	uint32_t room = m->most - start;
-	uint64_t lengths = p->prefix.nodes[f->node].partial_lengths;
-	uint32_t first = 0;
-
-	if (room < 64)
-		lengths &= (1ull << room) - 1;
-	while (first < w->n_images && w->images[first].start < start)
-		first++;
-	while (lengths) {
-		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
-		uint32_t n = 0;
-
-		lengths &= ~(1ull << (length - 1));
-		while (first + n < w->n_images && w->images[first + n].start < start + length)
-			n++;
-		if (leave_images(w, start + length, 1) != start + length &&
-		    protection(images_are_whole))
-			continue;
-		f->partial = prefix_find_partial(&p->prefix, f->node, w->tokens + start, length,
-						 w->images + first, n);
-		if (f->partial != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[f->partial]) &&
-		    has_state(m, f, here))
-			return true;
-	}
-	f->partial = NODE_NONE;
-	return false;
-}
-
-/* From where the walk has ended upwards: the first state is the longest. */
-static struct found_state longest_state(struct match *m, bool here)
-{
-	struct pool *p = m->pool;
-	uint32_t page_tokens = p->limits.page_tokens;
-	struct found_state f = {.image = IMAGE_NONE,
-				.node = m->walk.node,
-				.position = m->walk.position,
-				.partial = NODE_NONE};
-
-	for (; !has_partial_state(m, &f, here) && f.position > 0; f.position--) {
-		uint32_t tokens = f.position * page_tokens;
-
-		if (leave_images(m->wish, tokens, 1) == tokens && has_state(m, &f, here))
-			break;
-		f.node = p->prefix.nodes[f.node].parent;
-	}
-	return f;
-}
-
-static uint32_t tokens_of(const struct match *m, const struct found_state *f)
-{
-	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
-}
-
-/* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
-static struct found_state choose_state(struct match *m)
-{
-	struct found_state f = longest_state(m, false), device;
-
-	if (!is_below(m, &f))
-		return f;
-	device = longest_state(m, true);
-	if (!is_below_floor(m, (uint64_t)tokens_of(m, &f) - tokens_of(m, &device)))
-		return f;
-	m->end_reason = m->end_reason == MATCH_RESTORE ? MATCH_RESTORE : MATCH_FLOOR;
-	return device;
-}
-
-static void find_state(struct match *m)
-{
-	struct pool *p = m->pool;
-	struct found_state f = choose_state(m);
-
-	m->image = f.image;
-	m->partial = f.partial;
-	m->from_ram = is_below(m, &f);
-	m->walk.node = f.node;
-	m->walk.position = f.position;
-	if (m->walk.on_device > f.position)
-		m->walk.on_device = f.position;
-	m->tokens = tokens_of(m, &f);
-	if (!m->tick)
-		return;
-	if (f.node != m->held) {
-		pool_hold(p, f.node);
-		m->leaving = m->held;
-		m->held = f.node;
-	}
-	if (m->image == IMAGE_NONE)
-		return;
-	if (m->partial != NODE_NONE)
-		pool_hold(p, m->partial);
-	m->claimed = true;
-	p->images.image[m->image].claims++;
-	p->images.counts.claims[p->images.image[m->image].kind]++;
-	image_touch(&p->images, m->image, m->wish->interactive, p->retain.now_ns);
-	pool_trim(p); /* what was to leave may stay for this */
-}
-
-void match_unclaim(struct match *m)
-{
-	if (m->claimed)
-		pool_claim_done(m->pool, m->image);
-	m->claimed = false;
-}
-
-/* Without what is behind the first n full pages; each time it gets less. */
-static void cut_state(struct match *m, uint32_t n)
-{
-	struct pool *p = m->pool;
-	bool part = n == m->walk.position && m->partial != NODE_NONE;
-	uint32_t most = n * p->limits.page_tokens +
-			(part ? p->prefix.nodes[m->partial].length : p->limits.page_tokens) - 1;
-	uint32_t budget = UINT32_MAX;
-
-	m->end_reason = MATCH_RESTORE;
-	if (m->most > most)
-		m->most = most;
-	if (m->partial != NODE_NONE)
-		pool_release(p, &m->partial, &budget); /* what it stands on is held */
-	m->partial = NODE_NONE;
-	for (; m->walk.position > n; m->walk.position--)
-		m->walk.node = p->prefix.nodes[m->walk.node].parent;
-	match_unclaim(m);
-	find_state(m);
-	m->done = false;
-}
-
 void match_cut(struct match *m, uint32_t n)
 {
 	must(m->done && m->tick && n <= m->walk.position);
 	if (m->pool->hybrid) {
-		cut_state(m, n);
+		match_cut_state(m, n);
 		return;
 	}
 	must(n < m->walk.position);
 	m->walk.missed = false;
 	m->end_reason = MATCH_RESTORE;
-	n = leave_images(m->wish, n * m->pool->limits.page_tokens, m->pool->limits.page_tokens) /
+	n = match_leave_images(m->wish, n * m->pool->limits.page_tokens,
+			       m->pool->limits.page_tokens) /
 	    m->pool->limits.page_tokens;
 	go_back(m, n);
 	m->done = false;
@@ -456,7 +289,7 @@ void match_cut(struct match *m, uint32_t n)
 void match_go_back(struct match *m)
 {
 	must(m->done && m->tick && m->pool->hybrid && !m->claimed);
-	cut_state(m, m->walk.position);
+	match_cut_state(m, m->walk.position);
 }
 
 /* What an open held before it went back is released in turns, too. */
@@ -474,8 +307,10 @@ static int finish(struct match *m, uint32_t *budget)
 	}
 	if (p->hybrid && !m->further) {
 		m->known_tokens = m->walk.position * p->limits.page_tokens;
-		find_state(m);
+		match_find_state(m);
 	}
+	if (p->hybrid && !match_look_for_ghosts(m, budget))
+		return POOL_MORE;
 	m->further = true;
 	pool_release(p, &m->leaving, budget);
 	if (m->leaving != NODE_NONE)

@@ -70,8 +70,12 @@ struct match {
 	uint32_t known;     /* pages, matched or ghosts */
 	uint32_t touched;   /* pages */
 	uint64_t deepest;   /* tick of the last known page */
-	bool from_ram;      /* something of it must be fetched */
-	bool claimed;       /* an open's: the image stays until match_unclaim */
+	/* of a hybrid pool, in the learned order */
+	bool would_find; /* there was a longer state once */
+	struct key gone; /* its key */
+	uint8_t turn;    /* that the open begins */
+	bool from_ram;   /* something of it must be fetched */
+	bool claimed;    /* an open's: the image stays until match_unclaim */
 	bool done;
 	uint32_t most;         /* tokens that may match at most */
 	uint32_t tokens;       /* found, once it is done */

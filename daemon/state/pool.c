@@ -27,6 +27,11 @@ static bool has_order(const struct pool_limits *l)
 	return l->prefix_budget && !l->lanes;
 }
 
+static bool has_habits(const struct pool_limits *l)
+{
+	return l->prefix_budget && l->lanes && l->order == RETAIN_LEARNED;
+}
+
 uint64_t pool_index_bytes(const struct pool_limits *l)
 {
 	uint64_t learned_pages = l->order == RETAIN_LEARNED ? cache_pages(l) : 0;
@@ -38,6 +43,8 @@ uint64_t pool_index_bytes(const struct pool_limits *l)
 		    retain_bytes_for(l->pages, learned_pages, l->name_spaces, l->ram_pages > 0);
 		bytes += l->shadow_lru ? shadow_bytes_for(cache_pages(l)) : 0;
 	}
+	if (has_habits(l))
+		bytes += images_learned_bytes_for(l->retained_slots, l->name_spaces);
 	return bytes + (l->lanes ? images_bytes_for(l->lanes, l->retained_slots) : 0);
 }
 
@@ -77,6 +84,8 @@ int pool_init(struct pool *p, const struct pool_limits *limits, const struct key
 	if (!r && limits->lanes)
 		r = images_init(&p->images, limits->lanes, limits->retained_slots,
 				limits->ram_images);
+	if (!r && has_habits(limits))
+		r = images_learn(&p->images);
 	p->hybrid = limits->lanes > 0;
 	p->retain.interactive_ttl_ns = limits->interactive_ttl_ns;
 	if (r)
@@ -103,6 +112,30 @@ void pool_set_quota(struct pool *p, uint16_t name_space, uint64_t quota_pages,
 	p->shares[name_space].quota_pages = quota_pages;
 	p->shares[name_space].guaranteed_pages = guaranteed_pages;
 	p->has_rules |= quota_pages || guaranteed_pages;
+}
+
+const struct reuse *pool_reuse(const struct pool *p)
+{
+	return p->images.habits ? &p->images.habits->reuse : retain_reuse(&p->retain);
+}
+
+const struct retain_counts *pool_order_counts(const struct pool *p)
+{
+	return p->images.habits ? &p->images.habits->counts : retain_counts(&p->retain);
+}
+
+uint64_t pool_ghosts(const struct pool *p, uint64_t *bytes)
+{
+	const struct keyset *ghosts = retain_ghosts(&p->retain);
+
+	if (p->images.habits)
+		ghosts = &p->images.habits->ghosts;
+	*bytes = 0;
+	if (p->images.habits)
+		*bytes = habits_ghost_bytes(p->images.habits);
+	else if (ghosts)
+		*bytes = keyset_bytes(ghosts);
+	return ghosts ? ghosts->used : 0;
 }
 
 /* The indexed page of a node became live, or retained. */

@@ -125,10 +125,20 @@ static void free_image(struct pool *p, uint32_t image)
 	image_give(&p->images, image);
 }
 
+void pool_habits_left(struct pool *p, uint32_t image)
+{
+	const struct node *n = &p->prefix.nodes[p->images.image[image].node];
+
+	habits_left(&p->images, image, n->key, p->prefix.nodes[n->parent].key,
+		    n->length < p->limits.page_tokens ? n->length : 0);
+}
+
 void pool_give_up(struct pool *p, uint32_t image)
 {
 	struct image *it = &p->images.image[image];
 
+	if (it->state == IMAGE_VALID)
+		pool_habits_left(p, image);
 	p->prefix.nodes[it->node].state = STATE_NONE;
 	if (!image_is_busy(it) || !protection(claims_keep_their_state))
 		free_image(p, image);
@@ -280,10 +290,9 @@ static int move_in(struct pool *p, uint32_t image)
 
 	/* What it shares with those that are given up for it stays, and so does its own image. */
 	keep(p, it->node, TIER_RAM);
-	image_leave_ram_order(&p->images, image);
+	it->going_down = true;
 	r = find_places(p, image, &in);
-	if (it->place != COPY_NONE)
-		image_enter_ram_order(&p->images, image);
+	it->going_down = false;
 	if (r) {
 		unkeep(p, it->node, TIER_RAM);
 		return r;
@@ -457,5 +466,5 @@ void pool_plan_undo(struct pool *p, uint32_t image)
 	}
 	if (it->in_ram)
 		keep(p, it->node, TIER_RAM);
-	image_enter_ram_order(&p->images, image);
+	image_return_to_ram_order(&p->images, image);
 }

@@ -30,6 +30,8 @@ void pool_keep_on_device(struct pool *p, uint32_t image);
 int pool_push_down(struct pool *p, uint32_t image);
 /* It goes for nowhere, from all tiers; as soon as nobody copies from it. */
 void pool_give_up(struct pool *p, uint32_t image);
+/* The learned order: it is for nowhere, and stays known. */
+void pool_habits_left(struct pool *p, uint32_t image);
 /* Give up all states of a namespace (RETAIN_NAMESPACES: of all), at most *budget; true: done. */
 bool pool_drop_states(struct pool *p, uint16_t name_space, uint32_t *budget);
 

@@ -2,7 +2,7 @@
 #ifndef KVHOST_STATE_POOL_STATS_H
 #define KVHOST_STATE_POOL_STATS_H
 
-/* pool_stats: what a pool counts. */
+/* pool_stats: what a pool counts, and what its order knows. */
 
 #include <stdint.h>
 
@@ -34,5 +34,15 @@ struct pool_stats { /* counters; they only grow */
 	 */
 	uint64_t ram_refused_busy, ram_refused_quota;
 };
+
+struct pool;
+struct reuse;
+struct retain_counts;
+
+/* What its order has learned: of pages, or of the states of a hybrid pool. NULL: lru. */
+const struct reuse *pool_reuse(const struct pool *p);
+const struct retain_counts *pool_order_counts(const struct pool *p);
+/* How many that are gone are known; memory for them. */
+uint64_t pool_ghosts(const struct pool *p, uint64_t *bytes);
 
 #endif

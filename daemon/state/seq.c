@@ -173,6 +173,7 @@ int seq_take_match(struct seq *s, struct match *m, uint32_t *ids, struct key_ima
 	s->tail_node = m->partial;
 	if (m->image != IMAGE_NONE)
 		s->follows = image_name(&s->pool->images, m->image);
+	s->turn = m->turn;
 	s->interactive = m->wish->interactive;
 	retain_pass_on(&s->pool->retain, &m->run, &s->run);
 	if (seq_reserve_table(s, m->walk.position + 1))

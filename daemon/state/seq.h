@@ -72,6 +72,7 @@ struct seq {
 	bool interactive;   /* and how they rank in KV-RAM */
 	uint32_t lane;      /* of a hybrid pool; LANE_NONE before it is admitted */
 	struct image_name follows; /* the state that its next capture follows */
+	uint8_t turn;              /* of its conversation, as habits.h counts them */
 	uint32_t leaving;          /* node that is being released; NODE_NONE: none */
 	uint32_t drop_before;      /* position: pages wholly before it go once published */
 	/* park.h: of a sequence that has made room */

@@ -93,6 +93,7 @@ int seq_fork(const struct seq *parent, struct seq *child, uint32_t *copy_from)
 	child->image_end = parent->image_end;
 	child->interactive = parent->interactive;
 	child->follows = parent->follows;
+	child->turn = parent->turn;
 	child->published = parent->published;
 	for (uint32_t i = 0; i < n; i++) {
 		if (p->pages.page[child->table[i]].state == PAGE_PRIVATE)

@@ -28,7 +28,7 @@ static double worth(const struct ram *r, const struct ram_candidate *c)
 	double bytes = (double)(ram_bytes_of(c->pool, c->image) + RAM_KNOWN_BYTES);
 	double age_s;
 
-	if (c->pool->pool->retain.learned)
+	if (pool_reuse(c->pool->pool))
 		return c->rank.index * c->pool->opens_per_s / bytes;
 	age_s = (double)(r->now_ns - c->rank.touched_ns) / NS_PER_SECOND;
 	return 1 / ((age_s < 1e-6 ? 1e-6 : age_s) * bytes);
@@ -50,7 +50,7 @@ static struct retain_rank rank_of(const struct ram_pool *rp, uint32_t image)
 {
 	const struct pool *p = rp->pool;
 
-	return image_rank(&p->images.image[image], rp->ram->now_ns, p->limits.interactive_ttl_ns);
+	return image_rank(&p->images, image, rp->ram->now_ns, p->limits.interactive_ttl_ns);
 }
 
 static void consider(const struct ram *r, struct ram_candidate *best, struct ram_pool *rp,

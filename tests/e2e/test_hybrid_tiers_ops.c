@@ -88,6 +88,9 @@ static void kvctl_tiers_shows_states_and_what_moved_of_them(void **state)
 	(void)states_serve_usual(&s, 0);
 	states_rest(&s);
 	look_at_tiers();
+	/* Of the first open of a conversation: one was found, five wait. */
+	assert_int_equal(said_number("pools.0.order.classes.0.hits"), 1);
+	assert_int_equal(said_number("pools.0.order.classes.0.evictions"), 0);
 	bytes = 4 * (STATES_PAGES * s.e.info->page_stride + image_bytes());
 	assert_int_equal(said_number("pools.0.tiers.0.images"), 1);
 	assert_int_equal(said_number("pools.0.tiers.1.images"), 4);

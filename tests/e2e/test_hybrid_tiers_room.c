@@ -19,6 +19,7 @@
 #define LARGE     STATES_LARGE
 #define FLOOR     STATES_NO_FLOOR
 #define NO_SLOTS  FLOOR ", \"retained_slots\": 0"
+#define LRU       ", \"retained_order\": \"lru\""
 #define FEW_LARGE "64MiB" /* room for four images of that size */
 
 static struct states s;
@@ -61,7 +62,7 @@ static uint32_t finds(uint32_t number)
 static void a_capture_that_ranks_below_all_of_ram_is_skipped(void **state)
 {
 	(void)state;
-	states_start(&s, STATES_CONFIG(FEW_LARGE, NO_SLOTS), LARGE, 0);
+	states_start(&s, STATES_CONFIG(FEW_LARGE, NO_SLOTS LRU), LARGE, 0);
 	for (uint32_t i = 0; i < 4; i++)
 		(void)serve_as(i, KVHOST_INTERACTIVE);
 	states_rest(&s);

@@ -253,8 +253,17 @@ void model_evict(const struct pool *p, uint32_t node)
 	check_rank(w, p, node, weakest);
 }
 
+static bool leaves_before(const struct pool *p, const struct image *a, const struct image *b)
+{
+	double one = pools_index(p, a), other = pools_index(p, b);
+
+	if (a->kind != b->kind)
+		return a->kind < b->kind;
+	return one < other || (one <= other && a->touched < b->touched);
+}
+
 /* Called before a state leaves: of all that may go it is the first, checkpoints before prefixes,
- * then the one that nobody has touched for longest. */
+ * then the one of the lowest index, then the one that nobody has touched for longest. */
 void model_leave(const struct pool *p, uint32_t image, uint64_t name_spaces, bool slotted)
 {
 	struct sim *w = watched(p);
@@ -273,9 +282,7 @@ void model_leave(const struct pool *p, uint32_t image, uint64_t name_spaces, boo
 
 		if (!(among >> other->name_space & 1) || !pools_may_leave(other, slotted))
 			continue;
-		sim_check(w,
-			  other->kind > it->kind ||
-			      (other->kind == it->kind && other->touched >= it->touched),
+		sim_check(w, !leaves_before(p, other, it),
 			  "a state of kind %u, %llu leaves, one of %u, %llu is there", it->kind,
 			  (unsigned long long)it->touched, other->kind,
 			  (unsigned long long)other->touched);

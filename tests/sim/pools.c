@@ -279,6 +279,14 @@ bool pools_may_leave(const struct image *it, bool slotted)
 	       !it->moving && (!slotted || it->slot != SLOT_NONE);
 }
 
+double pools_index(const struct pool *p, const struct image *it)
+{
+	const struct reuse *learned = pool_reuse(p);
+	uint32_t bucket = reuse_bucket(p->retain.tick - it->habit.tick);
+
+	return learned ? learned->index[reuse_cell(it->habit.class, bucket)] : 0;
+}
+
 /* Does it have a page, or a state, that may go from the device? */
 static bool has_leaving(const struct pool *p, uint16_t name_space, bool slotted)
 {

@@ -36,6 +36,8 @@ void pools_check_quotas(struct sim *w);
 uint64_t pools_weakest(const struct pool *p, bool slotted);
 /* May a state leave the device? `slotted`: for its slot. */
 bool pools_may_leave(const struct image *it, bool slotted);
+/* What the learned order expects of it; 0 in lru. */
+double pools_index(const struct pool *p, const struct image *it);
 bool pools_is_forced(const struct pool *p, uint16_t name_space);
 
 #endif

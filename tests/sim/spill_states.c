@@ -11,7 +11,8 @@
 
 struct rank { /* lower goes first */
 	uint32_t claim;
-	bool interactive, protected;
+	bool interactive;
+	double index; /* of the learned order; of lru: is it protected? */
 	uint64_t touched;
 };
 
@@ -32,9 +33,7 @@ static bool is_below(struct rank a, struct rank b)
 		return a.claim < b.claim;
 	if (a.interactive != b.interactive)
 		return b.interactive;
-	if (a.protected != b.protected)
-		return b.protected;
-	return a.touched < b.touched;
+	return a.index < b.index || (a.index <= b.index && a.touched < b.touched);
 }
 
 /* What an interactive request left, and nobody has touched for a while, is an agent's on
@@ -46,7 +45,8 @@ static struct rank rank_of(const struct pool *p, const struct image *it, uint32_
 
 	return (struct rank){.claim = claim,
 			     .interactive = it->interactive && !idle,
-			     .protected = it->is_protected && !idle,
+			     .index =
+				 pool_reuse(p) ? pools_index(p, it) : it->is_protected && !idle,
 			     .touched = it->touched};
 }
 

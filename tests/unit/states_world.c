@@ -15,9 +15,9 @@ static int take_units(struct states *w, uint32_t units, enum pool_need need, uin
 		w->plans_broken += need == POOL_NEED_NONE && w->planned;
 		return POOL_NEVER;
 	}
-	while (w->at[w->next % STATES_PLACES].node != NODE_NONE)
+	while (w->at[w->next % w->places].node != NODE_NONE)
 		w->next++;
-	*place = w->next++ % STATES_PLACES;
+	*place = w->next++ % w->places;
 	w->at[*place].word = 0;
 	w->used += units;
 	return 0;
@@ -52,14 +52,14 @@ static void give(void *context, uint32_t place)
 	struct states *w = context;
 	uint32_t units = w->at[place].image == IMAGE_NONE ? 1 : w->image_units;
 
-	assert_true(place < STATES_PLACES && w->at[place].node != NODE_NONE && w->used >= units);
+	assert_true(place < w->places && w->at[place].node != NODE_NONE && w->used >= units);
 	w->at[place] = (struct states_place){.node = NODE_NONE};
 	w->used -= units;
 }
 
 static struct retain_rank rank_of(const struct states *w, uint32_t image)
 {
-	return image_rank(&w->pool.images.image[image], w->pool.retain.now_ns,
+	return image_rank(&w->pool.images, image, w->pool.retain.now_ns,
 			  w->pool.limits.interactive_ttl_ns);
 }
 
@@ -251,6 +251,7 @@ void states_init(struct states *w, const struct states_limits *limits)
 				     .retained_slots = limits->slots,
 				     .ram_images = in_ram,
 				     .ram_floor_tokens = limits->floor_tokens,
+				     .order = limits->order,
 				     .interactive_ttl_ns = 300 * SECOND};
 
 	failpoint_clear();
@@ -262,11 +263,11 @@ void states_init(struct states *w, const struct states_limits *limits)
 	w->down.copy = calloc(COPIES, sizeof(*w->down.copy));
 	w->up.copy = calloc(COPIES, sizeof(*w->up.copy));
 	w->spills = calloc(COPIES, sizeof(*w->spills));
-	w->at = calloc(STATES_PLACES, sizeof(*w->at));
+	w->places = limits->units + 1;
+	w->at = calloc(w->places, sizeof(*w->at));
 	w->in_page = calloc(limits->pages, sizeof(*w->in_page));
 	w->in_slot = calloc(limits->slots + 1, sizeof(*w->in_slot));
-	assert_true(limits->units <= STATES_PLACES);
-	for (uint32_t i = 0; i < STATES_PLACES; i++)
+	for (uint32_t i = 0; i < w->places; i++)
 		w->at[i].node = NODE_NONE;
 	w->below = (struct pool_below){.take = take,
 				       .take_image = take_image,

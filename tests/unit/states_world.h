@@ -18,9 +18,8 @@
 #include "tests/unit/pool_world.h"
 #include "tests/unit/states_text.h"
 
-#define STATES_PLACES 4096u
-#define STATES_OPENS  16u
-#define SECOND        1000000000ull
+#define STATES_OPENS 16u
+#define SECOND       1000000000ull
 
 struct states_copy { /* of a page, under way */
 	uint32_t node;
@@ -45,8 +44,9 @@ struct states {
 	uint32_t *spills; /* images that are copied down, a ring */
 	uint32_t first_spill, end_spill;
 	uint32_t units, used, image_units;
-	struct states_place *at; /* [STATES_PLACES] */
-	uint32_t next;           /* place that is tried first */
+	struct states_place *at; /* [places] */
+	uint32_t places;
+	uint32_t next; /* place that is tried first */
 	uint64_t *in_page, *in_slot;
 	struct opening *opens[STATES_OPENS]; /* whose image is being copied, or is to be */
 	/* What asking for a place gives if it is not 0: POOL_NEVER or POOL_WAIT; after so many that
@@ -68,6 +68,7 @@ struct states_limits {
 	uint32_t floor_tokens;
 	uint64_t budget; /* 0: all pages */
 	uint32_t lanes;  /* 0: some */
+	enum retain_policy order;
 };
 
 void states_init(struct states *w, const struct states_limits *limits);

@@ -94,6 +94,8 @@ static uint64_t taken_by(const struct pool_limits *limits)
 	assert_int_equal(pool_init(&pool, limits, &world_maker, world_stamp), 0);
 	if (limits->prefix_budget && !limits->lanes)
 		use_all_namespaces(&pool);
+	for (uint16_t i = 0; pool.images.habits && i < limits->name_spaces; i++)
+		assert_int_equal(images_prepare(&pool.images, i), 0);
 	taken = memory_now().address_space - before;
 	pool_deinit(&pool);
 	assert_true(memory_now().address_space == before);

@@ -406,7 +406,8 @@ static void play(uint64_t first)
 						    .units = UNITS,
 						    .image_units = IMAGE,
 						    .budget = first % 3 ? PAGES : PAGES / 2,
-						    .floor_tokens = first % 5 ? 0 : 2 * PAGE});
+						    .floor_tokens = first % 5 ? 0 : 2 * PAGE,
+						    .order = first % 7 % 2});
 	for (uint32_t i = 0; i < OPERATIONS; i++) {
 		uint32_t what = below(16);
 

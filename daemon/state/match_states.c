@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* match_states: see match.h: in hybrid pools reuse goes on only where a state was captured. Core
+ * thread; nothing here blocks. */
+#include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+#include "daemon/state/match_internal.h"
+#include "daemon/state/pool_states.h"
+
+struct found_state {
+	uint32_t image;    /* IMAGE_NONE: none; then node is a root */
+	uint32_t node;     /* of the last full page before it */
+	uint32_t position; /* full pages */
+	uint32_t partial;  /* the node that follows, or NODE_NONE */
+};
+
+/* Something of it must be fetched. */
+static bool is_below(const struct match *m, const struct found_state *f)
+{
+	const struct pool *p = m->pool;
+
+	if (f->image == IMAGE_NONE)
+		return false;
+	return f->position > m->walk.on_device || !p->images.image[f->image].on_device ||
+	       (f->partial != NODE_NONE && !node_is_on_device(&p->prefix.nodes[f->partial]));
+}
+
+/* The state at the end of f's page, or of its partial one. `here`: of which nothing must be
+ * fetched. */
+static bool has_state(const struct match *m, struct found_state *f, bool here)
+{
+	const struct pool *p = m->pool;
+	uint32_t node = f->partial == NODE_NONE ? f->node : f->partial;
+
+	f->image = p->prefix.nodes[node].state;
+	if (f->image != STATE_NONE &&
+	    (p->images.image[f->image].state == IMAGE_VALID ||
+	     !protection(captures_wait_for_their_copy)) &&
+	    !(here && is_below(m, f)))
+		return true;
+	f->image = IMAGE_NONE;
+	return false;
+}
+
+/* A state behind a part of the page that follows f's, the longest that fits the prompt. */
+static bool has_partial_state(struct match *m, struct found_state *f, bool here)
+{
+	struct pool *p = m->pool;
+	const struct match_wish *w = m->wish;
+	uint32_t start = f->position * p->limits.page_tokens;
+	uint32_t room = m->most - start;
+	uint64_t lengths = p->prefix.nodes[f->node].partial_lengths;
+	uint32_t first = 0;
+
+	if (room < 64)
+		lengths &= (1ull << room) - 1;
+	while (first < w->n_images && w->images[first].start < start)
+		first++;
+	while (lengths) {
+		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
+		uint32_t n = 0;
+
+		lengths &= ~(1ull << (length - 1));
+		while (first + n < w->n_images && w->images[first + n].start < start + length)
+			n++;
+		if (match_leave_images(w, start + length, 1) != start + length &&
+		    protection(images_are_whole))
+			continue;
+		f->partial = prefix_find_partial(&p->prefix, f->node, w->tokens + start, length,
+						 w->images + first, n);
+		if (f->partial != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[f->partial]) &&
+		    has_state(m, f, here))
+			return true;
+	}
+	f->partial = NODE_NONE;
+	return false;
+}
+
+/* From where the walk has ended upwards: the first state is the longest. */
+static struct found_state longest_state(struct match *m, bool here)
+{
+	struct pool *p = m->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+	struct found_state f = {.image = IMAGE_NONE,
+				.node = m->walk.node,
+				.position = m->walk.position,
+				.partial = NODE_NONE};
+
+	for (; !has_partial_state(m, &f, here) && f.position > 0; f.position--) {
+		uint32_t tokens = f.position * page_tokens;
+
+		if (match_leave_images(m->wish, tokens, 1) == tokens && has_state(m, &f, here))
+			break;
+		f.node = p->prefix.nodes[f.node].parent;
+	}
+	return f;
+}
+
+static uint32_t tokens_of(const struct match *m, const struct found_state *f)
+{
+	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
+}
+
+/* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
+static struct found_state choose_state(struct match *m)
+{
+	struct found_state f = longest_state(m, false), device;
+
+	if (!is_below(m, &f))
+		return f;
+	device = longest_state(m, true);
+	if (!match_is_below_floor(m, (uint64_t)tokens_of(m, &f) - tokens_of(m, &device)))
+		return f;
+	m->end_reason = m->end_reason == MATCH_RESTORE ? MATCH_RESTORE : MATCH_FLOOR;
+	return device;
+}
+
+/* In the learned order once it is known what the open goes on with. */
+static void touch_state(struct match *m)
+{
+	struct images *s = &m->pool->images;
+
+	if (!m->claimed || (s->habits && !m->told) || s->image[m->image].state != IMAGE_VALID)
+		return;
+	image_touch(s, m->image, m->wish->interactive, m->pool->retain.now_ns);
+	habits_touch(s, m->image, m->turn, m->tick);
+}
+
+void match_find_state(struct match *m)
+{
+	struct pool *p = m->pool;
+	struct found_state f = choose_state(m);
+
+	m->image = f.image;
+	m->partial = f.partial;
+	m->from_ram = is_below(m, &f);
+	m->walk.node = f.node;
+	m->walk.position = f.position;
+	if (m->walk.on_device > f.position)
+		m->walk.on_device = f.position;
+	m->tokens = tokens_of(m, &f);
+	if (!m->tick)
+		return;
+	if (f.node != m->held) {
+		pool_hold(p, f.node);
+		m->leaving = m->held;
+		m->held = f.node;
+	}
+	if (m->image == IMAGE_NONE)
+		return;
+	if (m->partial != NODE_NONE)
+		pool_hold(p, m->partial);
+	m->claimed = true;
+	p->images.image[m->image].claims++;
+	p->images.counts.claims[p->images.image[m->image].kind]++;
+	touch_state(m);
+	pool_trim(p); /* what was to leave may stay for this */
+}
+
+void match_unclaim(struct match *m)
+{
+	if (m->claimed)
+		pool_claim_done(m->pool, m->image);
+	m->claimed = false;
+}
+
+void match_cut_state(struct match *m, uint32_t n)
+{
+	struct pool *p = m->pool;
+	bool part = n == m->walk.position && m->partial != NODE_NONE;
+	uint32_t most = n * p->limits.page_tokens +
+			(part ? p->prefix.nodes[m->partial].length : p->limits.page_tokens) - 1;
+	uint32_t budget = UINT32_MAX;
+
+	m->end_reason = MATCH_RESTORE;
+	if (m->most > most)
+		m->most = most;
+	if (m->partial != NODE_NONE)
+		pool_release(p, &m->partial, &budget); /* what it stands on is held */
+	m->partial = NODE_NONE;
+	for (; m->walk.position > n; m->walk.position--)
+		m->walk.node = p->prefix.nodes[m->walk.node].parent;
+	match_unclaim(m);
+	match_find_state(m);
+	m->done = false;
+}
+
+/* ---- states that are gone: had they been kept, the open would have gone on from the longest ----
+ */
+
+static void begin_looking(struct match *m)
+{
+	const struct pool *p = m->pool;
+
+	m->looked = m->walk.position;
+	m->key = p->prefix.nodes[m->walk.node].key;
+	m->images_passed = 0;
+}
+
+static void look_at(struct match *m, struct key key, uint32_t tokens)
+{
+	if (tokens <= m->tokens || !habits_is_ghost(m->pool->images.habits, key))
+		return;
+	m->would_find = true;
+	m->gone = key;
+}
+
+/* Those that end in the page after the one of m->key. */
+static void look_behind(struct match *m, const struct key_image *images, uint32_t n_images)
+{
+	const struct pool *p = m->pool;
+	uint32_t start = m->looked * p->limits.page_tokens, n = 0;
+	uint64_t lengths = habits_lengths(p->images.habits, m->key);
+
+	for (; lengths; lengths &= lengths - 1) {
+		uint32_t length = 1 + (uint32_t)__builtin_ctzll(lengths);
+
+		if (start + length > m->most)
+			return;
+		while (n < n_images && images[n].start < start + length)
+			n++;
+		look_at(m,
+			key_page(p->prefix.maker, m->key, start, m->wish->tokens + start, length,
+				 images, n),
+			start + length);
+	}
+}
+
+static bool look_for_ghosts(struct match *m, uint32_t *budget)
+{
+	const struct pool *p = m->pool;
+	uint32_t page_tokens = p->limits.page_tokens;
+
+	while (p->images.habits->ghosts.used && m->looked * page_tokens < m->most) {
+		const struct key_image *images;
+		uint32_t n_images, start = m->looked * page_tokens;
+
+		if (*budget == 0)
+			return false;
+		--*budget;
+		n_images = match_images_of(m, m->looked, &images);
+		look_behind(m, images, n_images);
+		if (m->most - start < page_tokens)
+			break;
+		m->key = key_page(p->prefix.maker, m->key, start, m->wish->tokens + start,
+				  page_tokens, images, n_images);
+		m->looked++;
+		look_at(m, m->key, m->looked * page_tokens);
+	}
+	return true;
+}
+
+/* Which turn it is follows from the longest state, here or gone. */
+static void tell_habits(struct match *m)
+{
+	struct images *s = &m->pool->images;
+
+	m->told = true;
+	if (m->would_find && habits_is_ghost(s->habits, m->gone)) {
+		m->turn = (uint8_t)habits_turn_after_ghost(s->habits, m->gone);
+		habits_missed(s, m->gone, m->turn);
+	} else if (m->claimed) {
+		m->turn = (uint8_t)habits_turn_after(s, m->image);
+	}
+	touch_state(m);
+}
+
+bool match_look_for_ghosts(struct match *m, uint32_t *budget)
+{
+	if (!m->tick || !m->pool->images.habits || m->told)
+		return true;
+	if (!m->further)
+		begin_looking(m);
+	m->further = true;
+	if (!look_for_ghosts(m, budget))
+		return false;
+	tell_habits(m);
+	return true;
+}
