@@ -126,7 +126,7 @@ enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_use
 		/* It was in KV-RAM alone; its pages are used here, the last one by nobody,
 		 * perhaps. */
 		if (!p->images.image[*image].on_device &&
-		    node_carries(&p->prefix.nodes[p->images.image[*image].node]))
+		    node_is_on_device(&p->prefix.nodes[p->images.image[*image].node]))
 			pool_keep_on_device(p, *image);
 	}
 	if (skip == CAPTURE_MADE) {

@@ -70,7 +70,8 @@ static bool has_coming(struct sim *w, const struct image *it)
 	const struct node *nodes = sim_pool(w)->prefix.nodes;
 	uint32_t node = it->node;
 
-	if (w->failpoints || w->spill.down_failed || w->spill.n_failed)
+	/* Of one that lives on the device the image alone goes. */
+	if (!it->in_ram || w->failpoints || w->spill.down_failed || w->spill.n_failed)
 		return false;
 	while (nodes[node].kind == NODE_TOKENS && !(nodes[node].moves & NODE_FILLING_RAM))
 		node = nodes[node].parent;

@@ -142,6 +142,40 @@ static void with_no_state_before_it_nothing_is_left(void **state)
 	free(tokens);
 }
 
+/* Somebody else has computed the same, and would keep its last page on the device, which is on its
+ * way there and does not arrive. */
+static void what_is_on_its_way_up_is_kept_by_nobody(void **state)
+{
+	struct states *w = *state;
+	uint32_t *tokens = states_tokens(&one, PAGE);
+	struct match_wish wish = world_wish(tokens, PAGE), no_reuse = world_wish(tokens, PAGE);
+	struct image_name a = retain(w, 5);
+	struct opening *o;
+	struct seq *s, *same;
+	enum capture_skip skip;
+
+	put_down(w, a);
+	o = states_open_begins(w, &wish, PAGE);
+	assert_int_equal(states_open_turn(w, &o, ALL, &s), POOL_WAIT);
+	assert_string_equal(states_pages(w, a.image), "fR");
+	no_reuse.max_cached_tokens = 0;
+	same = states_open_wish(w, &no_reuse, PAGE);
+	states_step(w, same, 5);
+	assert_int_equal(states_capture_begins(w, same, IMAGE_CHECKPOINT, false, &skip),
+			 IMAGE_NONE);
+	assert_int_equal(skip, CAPTURE_EXISTS);
+	states_up_ends(w, -EIO);
+	states_check(w);
+	assert_where(w, a, "Rp");
+	world_close(&same);
+	states_settle(w);
+	while (states_open_turn(w, &o, ALL, &s))
+		assert_false(o->copying);
+	assert_int_equal(s->committed, 0);
+	world_close(&s);
+	free(tokens);
+}
+
 /* One whose image fails is given up; what the next one has of its own must be fetched, too. */
 static void an_image_that_does_not_come_leaves_the_state_before_it(void **state)
 {
@@ -285,6 +319,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    TEST(a_page_that_does_not_come_leaves_the_states_before_it),
 	    TEST(with_no_state_before_it_nothing_is_left),
+	    TEST(what_is_on_its_way_up_is_kept_by_nobody),
 	    TEST(an_image_that_does_not_come_leaves_the_state_before_it),
 	    TEST(a_partial_page_that_does_not_come_leaves_another_in_its_place),
 	    TEST(what_follows_a_page_that_does_not_come_is_not_captured),
