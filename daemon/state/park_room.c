@@ -199,11 +199,13 @@ static bool is_full(const struct pool *p)
 	return !moves(p) || p->below->is_full(p->below->context);
 }
 
+/* One that has all it has, and is not in the order, is being made: nobody could be told. */
 static bool can_be_discarded(const struct seq *s)
 {
 	const struct pool *p = s->pool;
+	bool is_made = s->away > 0 || !list_is_empty(&s->in_rank);
 
-	return s->admitted && !s->lost && !s->busy && s->step.state == STEP_NONE &&
+	return s->admitted && is_made && !s->lost && !s->busy && s->step.state == STEP_NONE &&
 	       s->leaving == NODE_NONE && !(p->hybrid && lane_is_busy(&p->images, s->lane)) &&
 	       park_has_own(s);
 }

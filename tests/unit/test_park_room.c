@@ -341,6 +341,28 @@ static void nobody_is_discarded_unless_the_pool_says_so(void **state)
 	end_with_nothing();
 }
 
+/* A fork has its parent's pages before it has a rank. */
+static void who_is_being_made_is_not_discarded(void **state)
+{
+	struct match_wish wish = {.off = true, .max_cached_tokens = ALL, .tokens = text};
+	struct seq *s = world_open_wish(&pool, &wish, 4 * PAGE, ALL);
+
+	(void)state;
+	pool.limits.overcommit = true;
+	world_step(s, 3 * PAGE, NULL);
+	below.full = true;
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 5)), POOL_WAIT);
+	assert_false(s->lost);
+	s->rank = rank_of(false, 6);
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 5)), POOL_WAIT);
+	seq_set_rank(s, s->rank);
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 5)), POOL_MORE);
+	assert_true(s->lost);
+	world_close(&s);
+	below.full = false;
+	end_with_nothing();
+}
+
 static void the_lowest_is_discarded_where_nothing_moves(void **state)
 {
 	struct seq *a = private_seq(5 * PAGE, 8 * PAGE, 100), *b, *c;
@@ -392,6 +414,7 @@ int main(void)
 	    TEST(what_cannot_leave_now_is_in_nobody_s_way),
 	    TEST(a_drop_goes_on_behind_what_cannot_leave),
 	    TEST(nobody_is_discarded_unless_the_pool_says_so),
+	    TEST(who_is_being_made_is_not_discarded),
 	    TEST(the_lowest_is_discarded_where_nothing_moves),
 	};
 
