@@ -209,6 +209,11 @@ int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES])
 				      " is above core.window_bytes_max, accepted is at most "
 				      "%" PRIu64,
 				      c->core.window_bytes, c->core.window_bytes_max);
+	if (c->kv_ram_bytes && c->kv_ram_page_bytes > c->kv_ram_bytes)
+		return config_fail_at(c, OPTION_top_kv_ram_page_bytes, 0, error,
+				      "%" PRIu64 " is above kv_ram_bytes, accepted is at most "
+				      "%" PRIu64 ", or kv_ram_bytes 0",
+				      c->kv_ram_page_bytes, c->kv_ram_bytes);
 	for (unsigned i = 0; i < c->n_pools; i++) {
 		r = finish_pool(c, i, error);
 		if (r)

@@ -152,11 +152,12 @@ static json_t *pool_live(const struct core_pool *p)
 {
 	const struct pool_stats *s = stats_of(p);
 
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "parked_pages", number(s->parked_pages),
-			 "returned_pages", number(s->returned_pages), "private_places",
-			 number(p->pool.in_ram_private), "lost_sequences",
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:b, s:b}", "parked_pages",
+			 number(s->parked_pages), "returned_pages", number(s->returned_pages),
+			 "private_places", number(p->pool.in_ram_private), "lost_sequences",
 			 number(s->lost_sequences), "discarded_sequences",
-			 number(s->discarded_sequences), "overcommit", (int)p->config->overcommit);
+			 number(s->discarded_sequences), "live_in_ram", (int)p->config->live_in_ram,
+			 "overcommit", (int)p->config->overcommit);
 }
 
 static json_t *ram_answer(const struct core_pool *p)

@@ -59,7 +59,7 @@ static struct seq *next_below(struct below *b)
 /* Do its live sequences move? */
 static bool moves(const struct pool *p)
 {
-	return p->below;
+	return p->below && p->limits.live_in_ram;
 }
 
 /* Everything that those below have for themselves. */

@@ -277,8 +277,8 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 
 	if (bytes == 0) {
 		snprintf(why, ARENA_NOTE_BYTES,
-			 "KV-RAM wants %" PRIu64 " bytes, which is less than one frame of %llu: "
-			 "raise kv_ram_bytes, or set it to 0 for none",
+			 "of kv_ram_bytes %" PRIu64 " are left for pages, which is less than one "
+			 "frame of %llu: raise it, or set it to 0 for none",
 			 wish->bytes, FRAME_BYTES);
 		return -EINVAL;
 	}

@@ -36,7 +36,8 @@ static void the_check_says_what_cannot_be_had(void **state)
 
 	wish = wish_of(FRAME_BYTES - 1);
 	assert_int_equal(arena_check(&wish, why), -EINVAL);
-	assert_non_null(strstr(why, "KV-RAM wants 2097151 bytes, which is less than one frame"));
+	assert_non_null(strstr(
+	    why, "of kv_ram_bytes 2097151 are left for pages, which is less than one frame"));
 	wish = wish_of(CHUNK);
 	wish.numa_node = 5000;
 	assert_int_equal(arena_check(&wish, why), -EINVAL);

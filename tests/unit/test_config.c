@@ -198,6 +198,9 @@ static const struct wrong wrong_files[] = {
      "f.json:1: core.window_bytes: \"99999999TiB\" is out of bounds, " WINDOW},
     {"{\"core\": {\"window_bytes\": \"1kB\"}}",
      "f.json:1: core.window_bytes: 1000 is out of bounds, " WINDOW},
+    {"{\"kv_ram_bytes\": \"64MiB\", \"kv_ram_page_bytes\": \"128MiB\"}",
+     "f.json:1: kv_ram_page_bytes: 134217728 is above kv_ram_bytes, accepted is at most 67108864, "
+     "or kv_ram_bytes 0"},
     {"{\"core\": {\"window_bytes\": \"2GiB\"}}",
      "f.json:1: core.window_bytes: 2147483648 is above core.window_bytes_max, accepted is "
      "at "
