@@ -420,6 +420,12 @@ void request_wait(struct request *r, struct list *where)
 {
 	struct core *c = r->session->core;
 
+	/* For a job: what it needed has come, perhaps when somebody else looked. Who waits in no
+	 * list is not tried again. */
+	if (!where && !list_is_empty(&r->in_wait)) {
+		list_remove(&r->in_wait);
+		core_pool_settle(r->pool); /* whose turn is it now? */
+	}
 	if (where && (list_is_empty(&r->in_wait) || r->waits_in != where)) {
 		list_remove(&r->in_wait);
 		insert_ranked(where, r);

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of calls on live sequences that make room for others: what comes back is taken once,
+ * whoever looks for it first. One thread; nothing blocks.
+ */
+#include "tests/unit/core_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define PAGES 10u /* and one more, in which the last token is */
+
+static struct core_world world;
+
+static void start(const struct core_world_wish *wish)
+{
+	memset(&world, 0, sizeof(world));
+	core_world_start(&world, wish);
+	for (int i = 0; i < CORE_CLIENTS; i++)
+		core_client_start(&world.clients[i], true);
+}
+
+static void open_one(struct core_prompt *p, int client)
+{
+	core_open(p, &world.clients[client], CORE_ALONE + (uint32_t)client, PAGES);
+	assert_int_equal(core_opened(p), 0);
+	assert_int_equal(p->cached_tokens, 0);
+}
+
+static uint64_t ask(const struct core_prompt *p, uint16_t opcode, uint64_t arg0, const void *in,
+		    uint32_t in_bytes)
+{
+	struct submission e = {.opcode = opcode,
+			       .index = p->sequence.index,
+			       .generation = p->sequence.generation,
+			       .arg0 = arg0};
+
+	return core_ask(p->client, &e, in, in_bytes);
+}
+
+static uint64_t ask_read(const struct core_prompt *p)
+{
+	const struct payload_rows in = {.format = PAYLOAD_FLOAT32, .n_tokens = 1};
+
+	return ask(p, WIRE_OP_KV_READ, 0, &in, sizeof(in));
+}
+
+/* Both wait for the pages; the second finds that they have come. */
+static void two_reads_of_one_that_comes_back_are_answered_once(void **state)
+{
+	static const struct core_world_wish wish = {
+	    .heads = 1,
+	    .frames = 4,
+	    .pool = "\"pool_pages\": 30, \"max_sequence_length\": 176,"
+		    " \"max_prefix_cache_pages\": null, \"ram_floor_tokens\": 0"};
+	struct core_prompt first, second, low;
+	uint64_t one, two, answered;
+
+	(void)state;
+	start(&wish);
+	open_one(&first, 0);
+	open_one(&second, 1);
+	open_one(&low, 2);
+	assert_int_equal(core_fill(&low), 0);
+	assert_int_equal(core_fill(&second), 0);
+	assert_int_equal(core_fill(&first), 0);
+	assert_true(core_pool(&world)->stats.parked_pages > 0);
+	answered = low.client->answered;
+	one = ask_read(&low);
+	two = ask_read(&low);
+	core_listen(&world);
+	assert_int_equal(low.client->answered, answered);
+	assert_int_equal(core_close(&second), 0);
+	assert_int_equal(core_await(low.client, one), 0);
+	assert_int_equal(core_await(low.client, two), 0);
+	core_listen(&world);
+	assert_int_equal(low.client->answered, answered + 2);
+	assert_true(core_pool(&world)->stats.returned_pages > 0);
+	assert_int_equal(core_close(&low), 0);
+	assert_int_equal(core_close(&first), 0);
+	core_world_stop(&world);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(two_reads_of_one_that_comes_back_are_answered_once),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
