@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of calls on live sequences that make room for others: what comes back is taken once,
- * whoever looks for it first. One thread; nothing blocks.
+ * whoever looks for it first, and a fork that is being made is nobody's to discard. One thread;
+ * nothing blocks.
  */
 #include "tests/unit/core_world.h"
 
@@ -49,6 +50,28 @@ static uint64_t ask_read(const struct core_prompt *p)
 	return ask(p, WIRE_OP_KV_READ, 0, &in, sizeof(in));
 }
 
+static uint64_t ask_begin(const struct core_prompt *p, uint32_t target)
+{
+	const struct payload_step in = {0};
+
+	return ask(p, WIRE_OP_STEP_BEGIN, target, &in, sizeof(in));
+}
+
+static struct core_prompt forked(const struct core_prompt *p, uint64_t asked)
+{
+	const struct completion *reply = &p->client->replies[asked % CORE_SLOTS];
+	struct core_prompt fork = *p;
+
+	assert_int_equal(core_await(p->client, asked), 0);
+	fork.sequence = (struct payload_handle){reply->index, reply->generation};
+	return fork;
+}
+
+static uint64_t ask_fork(const struct core_prompt *p)
+{
+	return ask(p, WIRE_OP_FORK, (PAGES + 1) * CORE_PAGE, NULL, 0);
+}
+
 /* Both wait for the pages; the second finds that they have come. */
 static void two_reads_of_one_that_comes_back_are_answered_once(void **state)
 {
@@ -85,10 +108,48 @@ static void two_reads_of_one_that_comes_back_are_answered_once(void **state)
 	core_world_stop(&world);
 }
 
+/* KV-RAM has no place for it: who ranks above would have to discard somebody. */
+static void a_fork_that_is_being_made_is_not_discarded(void **state)
+{
+	static const struct core_world_wish wish = {
+	    .heads = 224,
+	    .frames = 1,
+	    .pool = "\"pool_pages\": 22, \"max_sequence_length\": 176, \"overcommit\": true,"
+		    " \"max_prefix_cache_pages\": null, \"ram_floor_tokens\": 0"};
+	struct core_prompt above, prompt, parent, fork;
+	uint64_t forks, begins;
+
+	(void)state;
+	start(&wish);
+	open_one(&above, 0);
+	open_one(&prompt, 1);
+	assert_int_equal(core_fill(&prompt), 0);
+	parent = forked(&prompt, ask_fork(&prompt));
+	assert_int_equal(core_close(&prompt), 0);
+	/* It writes behind what is committed: the fork gets a copy of the last page. */
+	assert_int_equal(core_await(parent.client, ask_begin(&parent, PAGES * CORE_PAGE + 2)), 0);
+	forks = ask_fork(&parent);
+	core_listen(&world);
+	/* The copy has ended, and the fork has not been told when somebody looks for pages. */
+	assert_true(sim_executor_step(&world.copies, 0) || sim_executor_step(&world.work, 0));
+	assert_true(core_turn(&world.core));
+	begins = ask_begin(&above, PAGES * CORE_PAGE + 1);
+	fork = forked(&parent, forks);
+	/* Now it is the lowest. */
+	assert_int_equal(core_await(above.client, begins), 0);
+	assert_int_equal(core_pool(&world)->stats.discarded_sequences, 1);
+	assert_int_equal(core_await(fork.client, ask_begin(&fork, PAGES * CORE_PAGE + 2)),
+			 WIRE_ELOST);
+	assert_int_equal(core_close(&fork), 0);
+	core_world_check(&world);
+	core_world_stop(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(two_reads_of_one_that_comes_back_are_answered_once),
+	    cmocka_unit_test(a_fork_that_is_being_made_is_not_discarded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
