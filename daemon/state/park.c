@@ -291,6 +291,8 @@ static void forget_last(struct seq *s)
 	}
 	s->away--;
 	k = &s->parked[at];
+	/* While it is closed others may ask it for what could not be copied down. */
+	s->stranded -= k->state == PARKED_HERE && at >= s->asked && !s->lost;
 	if (k->node != NODE_NONE)
 		pool_unpark(p, k->node);
 	if (k->state == PARKED_DOWN || k->state == PARKED_UP)

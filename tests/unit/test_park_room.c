@@ -321,6 +321,28 @@ static void a_drop_goes_on_behind_what_cannot_leave(void **state)
 	end_with_nothing();
 }
 
+/* A page that could not be copied down goes as its sequence is closed, in several turns: between
+ * them nobody looks for it. */
+static void what_is_being_closed_is_not_asked_for_what_has_gone(void **state)
+{
+	struct seq *s = private_seq(4 * PAGE, 4 * PAGE, 100);
+	uint32_t budget = 1;
+
+	(void)state;
+	assert_true(make_room(PAGES));
+	fail_copies(1); /* of its last page */
+	below_end_all();
+	assert_int_equal(s->away, 4);
+	assert_int_equal(s->stranded, 1);
+	assert_int_equal(seq_close_turn(&s, &budget), POOL_MORE);
+	assert_int_equal(s->n_pages, 3);
+	assert_int_equal(s->stranded, 0);
+	assert_true(make_room(PAGES));
+	assert_int_equal(below_in_flight(DOWN), 0);
+	world_close(&s);
+	end_with_nothing();
+}
+
 /* ---- overcommit ---- */
 
 static void nobody_is_discarded_unless_the_pool_says_so(void **state)
@@ -413,6 +435,7 @@ int main(void)
 	    TEST(copies_that_fail_pause_until_they_are_to_go_on),
 	    TEST(what_cannot_leave_now_is_in_nobody_s_way),
 	    TEST(a_drop_goes_on_behind_what_cannot_leave),
+	    TEST(what_is_being_closed_is_not_asked_for_what_has_gone),
 	    TEST(nobody_is_discarded_unless_the_pool_says_so),
 	    TEST(who_is_being_made_is_not_discarded),
 	    TEST(the_lowest_is_discarded_where_nothing_moves),
