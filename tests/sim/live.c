@@ -40,7 +40,8 @@ static bool ranks_below(const struct seq *s, struct pool_rank rank)
 	return s->rank.serial > rank.serial;
 }
 
-/* Nobody but it has its last page, and nothing is done with it. */
+/* Nobody but it has its last page, and nothing is done with it: a copy that its request has left
+ * may still run. */
 static bool could_give(const struct pool *p, const struct seq *s)
 {
 	uint32_t n = s->n_pages - s->away;
@@ -51,7 +52,7 @@ static bool could_give(const struct pool *p, const struct seq *s)
 		return false;
 	last = &p->pages.page[s->table[n - 1]];
 	if (last->state == PAGE_PRIVATE)
-		return last->references == 1;
+		return last->references == 1 && last->pins == 0;
 	return p->prefix.nodes[last->next].users == 1 &&
 	       p->prefix.nodes[last->next].children_in[TIER_DEVICE] == 0;
 }
