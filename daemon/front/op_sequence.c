@@ -53,7 +53,6 @@ static enum run_result fork_finish(struct request *r)
 		return refuse(r, WIRE_ENOMEM, "the daemon has no memory for a sequence");
 	}
 	r->u.prompt.seq = NULL;
-	seq->busy = 0;
 	seq_set_rank(seq, request_rank(r));
 	core_pool_offer(r->pool, r);
 	q->system_end = r->sequence->system_end;
@@ -165,11 +164,8 @@ static bool fork_make(struct request *r)
 		return false;
 	t->copy_from = PAGE_NONE;
 	result = seq_fork_new(r->sequence->seq, (uint32_t)r->entry.arg0, &t->seq);
-	/* It wants a page before it can give any; it is nobody's to discard until it is made. */
-	if (result == 0) {
-		t->seq->rank = request_rank(r);
-		t->seq->busy = 1;
-	}
+	if (result == 0)
+		t->seq->rank = request_rank(r); /* it wants a page before it can give any */
 	if (result == POOL_RANGE)
 		return refused(r, WIRE_EINVAL, "max_tokens is %llu; %u are committed",
 			       (unsigned long long)r->entry.arg0, r->sequence->seq->committed);
