@@ -310,14 +310,18 @@ static int move_in(struct pool *p, uint32_t image)
 
 int pool_push_down(struct pool *p, uint32_t image)
 {
+	bool sends = p->sends_parked;
 	int r = 0;
 
 	if (!p->below) {
 		pool_give_up(p, image);
 		return 0;
 	}
+	/* Nobody else's page takes a place that is found for it. */
+	p->sends_parked = false;
 	if (!p->images.image[image].in_ram)
 		r = move_in(p, image);
+	p->sends_parked = sends;
 	if (r == POOL_WAIT)
 		return r;
 	if (r) {

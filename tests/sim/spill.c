@@ -86,6 +86,9 @@ void spill_draw(struct sim *w)
 		objects = OBJECTS_MOST;
 	else if (w->hybrid && chance(w, 60))
 		objects = OBJECTS_LEAST + below(w, 20);
+	/* What is live takes all of it. */
+	if (w->live && w->page_bytes == SPILL_PAGE_BYTES && chance(w, 25))
+		objects = 2 + below(w, 8);
 	w->config.kv_ram_page_bytes = SPILL_PAGE_BYTES;
 	w->config.kv_ram_bytes = objects * SPILL_OBJECT;
 	p->ram_floor_tokens = chance(w, 70) ? 0 : 1 + below(w, 3 * SIM_PAGE_TOKENS);

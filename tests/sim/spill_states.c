@@ -101,6 +101,13 @@ static void stay(const struct pool *p, uint32_t node, struct fate *f)
 		f->stays[node] = true;
 }
 
+/* A page that is there by itself: what it stands on, as far as that is there. */
+static void stay_in_ram(const struct pool *p, uint32_t node, struct fate *f)
+{
+	for (; is_in_ram(&p->prefix.nodes[node]); node = p->prefix.nodes[node].parent)
+		f->stays[node] = true;
+}
+
 /* What a state that stays needs, or the newcomer, what is on its way, and what these stand on. */
 static void look(struct sim *w, const struct image *newcomer, struct fate *f)
 {
@@ -132,7 +139,7 @@ static void look(struct sim *w, const struct image *newcomer, struct fate *f)
 	}
 	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
 		if (is_in_ram(&p->prefix.nodes[i]) && !is_loose(&p->prefix.nodes[i]))
-			stay(p, i, f);
+			stay_in_ram(p, i, f);
 	}
 	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
 		const struct node *n = &p->prefix.nodes[i];

@@ -152,7 +152,7 @@ static void draw_config(struct sim *w)
 		longest = 6 + below(w, 6);
 	/* Lanes are few: what they may have is more than there is all the same. */
 	if (w->live && w->hybrid) {
-		longest = 6 + below(w, 6);
+		longest = (chance(w, 25) ? 4 : 6) + below(w, 6);
 		pages = longest + 2 + below(w, longest / 2);
 		budget = 2 + below(w, pages - 1);
 	}

@@ -13,7 +13,7 @@ static int take_units(struct states *w, uint32_t units, enum pool_need need, uin
 	w->says_after -= w->says != 0;
 	if (w->used + units > w->units) {
 		w->plans_broken += need == POOL_NEED_NONE && w->planned;
-		return POOL_NEVER;
+		return need >= POOL_NEED_HEAD ? POOL_WAIT : POOL_NEVER;
 	}
 	while (w->at[w->next % w->places].node != NODE_NONE)
 		w->next++;

@@ -172,6 +172,47 @@ static void a_page_does_not_leave_under_its_copy(void **state)
 	assert_int_equal(states_reuse(w, &one, 3 * PAGE), 2 * PAGE);
 }
 
+/* Somebody looks for pages. Live pages that go down with that state would take the places that were
+ * planned for another one. */
+static void what_a_state_leaves_behind_takes_no_place_that_was_planned(void **state)
+{
+	struct states *w = *state;
+	struct image_name a, b;
+	uint32_t node[5], at;
+	struct seq *s;
+
+	start_again(
+	    w, &(struct states_limits){.pages = 12, .units = 2 * IMAGE + 1, .image_units = IMAGE});
+	a = retain(w, &one, 5 * PAGE);
+	s = states_open(w, &one, 6 * PAGE);
+	at = s->node;
+	for (int i = 0; i < 5; i++, at = w->pool.prefix.nodes[at].parent) {
+		node[i] = at;
+		pool_park(&w->pool, at); /* a live sequence has let go of it */
+	}
+	world_close(&s);
+	b = retain(w, &two, 2 * PAGE);
+	w->pool.sends_parked = true;
+	assert_int_equal(pool_push_down(&w->pool, b.image), 0);
+	w->pool.sends_parked = false;
+	assert_state(w, a, "-", NULL);
+	assert_int_equal(w->pool.stats.ram_refused, 0);
+	for (int i = 0; i < 5; i++)
+		assert_false(w->pool.prefix.nodes[node[i]].moves & NODE_LEAVING);
+	/* They go as far as there is room beside it. */
+	states_settle(w);
+	assert_state(w, b, "Rp", "R R");
+	for (int i = 0; i < 5; i++)
+		assert_true(prefix_can_be_read(&w->pool.prefix.nodes[node[i]]));
+	assert_int_equal(w->used, w->units);
+	states_check(w);
+	for (int i = 0; i < 5; i++)
+		pool_unpark(&w->pool, node[i]);
+	states_settle(w);
+	states_check(w);
+	assert_int_equal(w->pool.indexed, 0);
+}
+
 static void a_namespace_is_dropped_from_all_tiers(void **state)
 {
 	struct states *w = *state;
@@ -254,6 +295,7 @@ int main(void)
 	    TEST(a_state_that_cannot_be_read_is_found_no_more_whoever_has_asked),
 	    TEST(a_state_given_up_while_it_goes_down_leaves_nothing),
 	    TEST(a_page_does_not_leave_under_its_copy),
+	    TEST(what_a_state_leaves_behind_takes_no_place_that_was_planned),
 	    TEST(a_namespace_is_dropped_from_all_tiers),
 	    TEST(a_conversation_that_goes_on_gives_up_what_it_had_below),
 	};
