@@ -101,7 +101,8 @@ static inline struct seq *world_open_wish(struct pool *p, const struct match_wis
 	struct seq *s;
 	uint32_t budget = turn;
 
-	memcpy(ids, wish->tokens, ids_bytes);
+	if (ids_bytes)
+		memcpy(ids, wish->tokens, ids_bytes);
 	if (images)
 		memcpy(images, wish->images, images_bytes);
 	assert_int_equal(seq_new(p, wish->name_space, max_tokens, &s), 0);
