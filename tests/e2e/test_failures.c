@@ -173,8 +173,9 @@ static void fail_once(const char *name, unsigned skip)
 	daemon_make(&d, config);
 	status = daemon_try(&d, said, sizeof(said));
 	if (status) {
-		/* It failed at the start: it says so, and no signal ended it. */
-		assert_int_equal(status, 1);
+		/* It failed at the start: it says so, and no signal ended it. A host without huge
+		 * pages that has no memory for KV-RAM is a limit of the host: that is 3. */
+		assert_int_equal(status, strcmp(name, "arena_starved") ? 1 : 3);
 		assert_non_null(strstr(said, "could not start"));
 	} else {
 		work();
