@@ -68,11 +68,26 @@ static char *put(char *at, const void *part, size_t bytes)
 	return at + bytes;
 }
 
+/* How far the parts reach of what lies there: behind that nothing was written since the memory was
+ * new. All of it is cleared only where that cannot be told, for it is more than half of what a
+ * small page itself is. */
+static size_t used_before(const void *place)
+{
+	const struct record *r = place;
+	size_t bytes = parts_bytes(r);
+
+	if (r->magic == 0)
+		return 0;
+	if (r->magic != RECORD_MAGIC || r->version != RECORD_VERSION || bytes > RECORD_PARTS_BYTES)
+		return RECORD_PARTS_BYTES;
+	return bytes;
+}
+
 bool record_write(void *place, const struct record *r, const struct record_parts *parts)
 {
 	char *at = (char *)place + FIXED_BYTES;
 	struct record fixed = *r;
-	size_t bytes = parts_bytes(r);
+	size_t bytes = parts_bytes(r), before;
 
 	must((uintptr_t)place % sizeof(uint64_t) == 0);
 	if (bytes > RECORD_PARTS_BYTES)
@@ -83,10 +98,12 @@ bool record_write(void *place, const struct record *r, const struct record_parts
 	atomic_exchange_explicit((_Atomic uint64_t *)((char *)place + STATE_OFFSET), RECORD_FILLING,
 				 memory_order_acq_rel);
 
+	before = used_before(place);
 	at = put(at, parts->extents, r->n_extents * sizeof(*parts->extents));
 	at = put(at, parts->spans, r->n_spans * sizeof(*parts->spans));
 	at = put(at, parts->tokens, r->n_tokens * sizeof(*parts->tokens));
-	memset(at, 0, RECORD_PARTS_BYTES - bytes);
+	if (bytes < before)
+		memset(at, 0, before - bytes);
 
 	fixed.magic = RECORD_MAGIC;
 	fixed.version = RECORD_VERSION;

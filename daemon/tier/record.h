@@ -77,7 +77,8 @@ struct record {
 	uint64_t payload_checksum; /* with RECORD_HAS_CHECKSUM */
 	uint64_t header_checksum;  /* XXH3-64 of what is before it, followed by the used parts */
 	/* then, packed one after another, so that each is aligned: extents[n_extents],
-	 * spans[n_spans], tokens[n_tokens]; what is left is zeros and is not looked at;
+	 * spans[n_spans], tokens[n_tokens]; what is left is not looked at, and zeros: a place is
+	 * new memory, or a header was there, or all of it is cleared;
 	 * the state word is the last 8 of the 4096 bytes */
 };
 

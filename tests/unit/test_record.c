@@ -94,6 +94,13 @@ static size_t used_bytes(const struct sample *s)
 	       s->record.n_spans * sizeof(*s->spans) + s->record.n_extents * sizeof(*s->extents);
 }
 
+/* Nothing of who had the place before is left. */
+static void check_rest_is_empty(const struct sample *s)
+{
+	for (size_t at = used_bytes(s); at < STATE_AT; at++)
+		assert_int_equal(s->place[at], 0);
+}
+
 static int wrong_of(const struct sample *s)
 {
 	struct record r = {.id = 77};
@@ -121,9 +128,30 @@ static void a_header_reads_back_as_it_was_written(void **state)
 		assert_true(record_write(s.place, &s.record, &s.parts));
 		assert_int_equal(record_state(s.place), RECORD_FILLING);
 		check_reads_back(&s);
-		/* Nothing of who had the place before is left. */
-		for (size_t at = used_bytes(&s); at < STATE_AT; at++)
-			assert_int_equal(s.place[at], 0);
+		check_rest_is_empty(&s);
+	}
+}
+
+static void of_the_header_that_was_there_before_nothing_is_left(void **state)
+{
+	static const uint16_t n[][3] = {
+	    {0, 0, 0}, {64, 0, 1}, {64, 64, 71}, {64, 2, 224}, {1, 1, 1}};
+	const size_t most = sizeof(n) / sizeof(n[0]);
+	struct sample s;
+
+	(void)state;
+	for (size_t i = 0; i < most * most; i++) {
+		const uint16_t *before = n[i / most], *after = n[i % most];
+		unsigned char place[RECORD_BYTES];
+
+		make(&s, before[0], before[1], before[2], i);
+		assert_true(record_write(s.place, &s.record, &s.parts));
+		memcpy(place, s.place, sizeof(place));
+		make(&s, after[0], after[1], after[2], i + 1000);
+		memcpy(s.place, place, sizeof(place));
+		assert_true(record_write(s.place, &s.record, &s.parts));
+		check_reads_back(&s);
+		check_rest_is_empty(&s);
 	}
 }
 
@@ -441,6 +469,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_header_reads_back_as_it_was_written),
+	    cmocka_unit_test(of_the_header_that_was_there_before_nothing_is_left),
 	    cmocka_unit_test(parts_that_do_not_fit_are_refused_and_nothing_is_written),
 	    cmocka_unit_test(the_state_is_no_part_of_the_header_and_an_unknown_word_is_free),
 	    cmocka_unit_test(every_flipped_bit_of_what_is_used_is_noticed),
