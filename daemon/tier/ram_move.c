@@ -80,11 +80,6 @@ void ram_down(void *context, uint32_t node)
 {
 	struct ram_pool *rp = context;
 
-	describe(rp, node);
-	if (!protection(headers_wait_for_copies))
-		record_set_state(
-		    arena_header(rp->ram->arena, rp->pool->prefix.nodes[node].copies[TIER_RAM]),
-		    RECORD_VALID);
 	ask(rp, false, item_of(rp, node));
 	ram_bytes_come(rp->ram, rp->pool->prefix.nodes[node].copies[TIER_RAM]);
 }
@@ -226,6 +221,16 @@ static void add_page(struct ram_pool *rp, struct ram_job *j, const struct ram_it
 	j->n++;
 }
 
+/* As late as can be: many are asked for at once, and while the first are copied there is time. */
+static void announce(struct ram_pool *rp, const struct ram_item *item)
+{
+	if (item->node == NODE_NONE)
+		return;
+	describe(rp, item->node);
+	if (!protection(headers_wait_for_copies))
+		record_set_state(arena_header(rp->ram->arena, item->place), RECORD_VALID);
+}
+
 static void fill(struct ram_pool *rp, struct ram_queue *q, struct ram_job *j)
 {
 	j->first = q->sent;
@@ -236,8 +241,13 @@ static void fill(struct ram_pool *rp, struct ram_queue *q, struct ram_job *j)
 				     .moves = j->moves,
 				     .owner = rp};
 	while (q->sent != q->asked && j->job.n + rp->moves_a_page <= RAM_JOB_MOVES &&
-	       (j->n == 0 || (j->n + 1) * rp->page_bytes <= RAM_JOB_BYTES))
-		add_page(rp, j, item_at(q, q->sent++));
+	       (j->n == 0 || (j->n + 1) * rp->page_bytes <= RAM_JOB_BYTES)) {
+		const struct ram_item *item = item_at(q, q->sent++);
+
+		if (!j->up)
+			announce(rp, item);
+		add_page(rp, j, item);
+	}
 }
 
 /* With the protection off: what has been asked for counts as done. */

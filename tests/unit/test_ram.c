@@ -130,9 +130,9 @@ static void a_record_is_valid_once_the_last_byte_is_there_and_free_after(void **
 	ram_world_send_down(w, 0, 1);
 	ram_world_check(w);
 	object = node_of(w, 0, a[1])->copies[TIER_RAM];
-	assert_int_equal(state_of(w, 0, a[1]), RECORD_FILLING); /* before it is asked for */
+	assert_int_equal(state_of(w, 0, a[1]), RECORD_FREE); /* it waits for its turn */
 	ram_world_kick(w);
-	assert_int_equal(state_of(w, 0, a[1]), RECORD_FILLING);
+	assert_int_equal(state_of(w, 0, a[1]), RECORD_FILLING); /* before its first byte is there */
 	assert_true(sim_executor_step(&w->copies, 0));
 	assert_int_equal(state_of(w, 0, a[1]), RECORD_FILLING); /* there, and not known to be */
 	ram_world_check(w);
