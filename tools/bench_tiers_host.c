@@ -14,7 +14,7 @@
 #define WINDOW_SPARE (16ull << 20)
 #define STEP_PAGES   1024
 #define WAIT_NS      20000000000ull
-#define LOOK_NS      200000ull
+#define LOOK_NS      1000000ull /* how often the daemon publishes its counters */
 #define QUIET_NS     3000000ull /* more than the daemon takes to publish its counters */
 #define QUIET_LOOKS  3
 #define KNOWN_BYTES  (4096 + 1024) /* of KV-RAM that go for what is known of a page */
