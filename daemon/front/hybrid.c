@@ -154,7 +154,7 @@ static void image_done(struct job *job)
 		result = -ENOSPC;
 	/* Whose request is over has given its pages back. */
 	if (j->kind == IMAGE_JOB_CLAIM && j->place != COPY_NONE)
-		pool_image_came(x, j->image, result, r);
+		pool_image_came(x, j->image, result, r, r && r->u.prompt.match.from_ram);
 	if (j->kind == IMAGE_JOB_CLAIM)
 		pool_claim_done(x, j->image);
 	if (j->kind == IMAGE_JOB_CAPTURE)

@@ -392,7 +392,7 @@ void pool_keep_on_device(struct pool *p, uint32_t image)
 	image_set_on_device(&p->images, image, true);
 }
 
-void pool_image_came(struct pool *p, uint32_t image, int result, bool wanted)
+void pool_image_came(struct pool *p, uint32_t image, int result, bool wanted, bool came_up)
 {
 	struct image *it = &p->images.image[image];
 
@@ -405,12 +405,14 @@ void pool_image_came(struct pool *p, uint32_t image, int result, bool wanted)
 	if (!wanted)
 		return;
 	p->images.counts.restored++;
-	if (it->state != IMAGE_VALID || it->on_device)
+	if (it->state != IMAGE_VALID || !came_up)
 		return;
 	image_leave_ram_order(&p->images, image);
 	it->is_protected = true;
 	image_enter_ram_order(&p->images, image);
-	pool_keep_on_device(p, image);
+	/* Somebody may have captured it again meanwhile. */
+	if (!it->on_device)
+		pool_keep_on_device(p, image);
 }
 
 bool pool_place_image(struct pool *p, uint32_t image)

@@ -310,7 +310,7 @@ static void up(uint32_t states)
 		for (uint32_t k = 0; k < CHAIN_PAGES; k++)
 			pool_came_up(&pool, match_node(&m, k), 0);
 		below.n_coming = 0;
-		pool_image_came(&pool, m.image, 0, true);
+		pool_image_came(&pool, m.image, 0, true, true);
 		match_unclaim(&m);
 		CALLGRIND_TOGGLE_COLLECT;
 		release(m.held);

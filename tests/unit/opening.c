@@ -113,7 +113,7 @@ void opening_image_came(struct opening **open, int result)
 	o->copying = false;
 	lane_job_done(&p->images, o->lane);
 	if (o->place != COPY_NONE)
-		pool_image_came(p, o->name.image, result, o->s);
+		pool_image_came(p, o->name.image, result, o->s, o->m.from_ram);
 	pool_claim_done(p, o->name.image);
 	if (!o->s) {
 		free_opening(open);

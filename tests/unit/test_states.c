@@ -461,6 +461,34 @@ static void a_state_that_is_computed_again_lives_on_the_device_again(void **stat
 	assert_int_equal(w->used, 3 + IMAGE);
 }
 
+static void a_state_that_is_captured_again_while_it_comes_back_has_come_back(void **state)
+{
+	struct states *w = *state;
+	struct image_name a = put_down(w, &one, 2 * PAGE + 5);
+	struct seq *s = compute_anew(w, 1, 2 * PAGE + 5), *t;
+	uint32_t *tokens = world_tokens(malloc(3 * PAGE * sizeof(uint32_t)), 3 * PAGE, 0, 1);
+	struct match_wish wish = world_wish(tokens, 3 * PAGE);
+	struct opening *o = states_open_begins(w, &wish, 3 * PAGE);
+	enum capture_skip skip;
+
+	while (!o->copying) {
+		states_open_turn(w, &o, ALL, &t);
+		states_settle(w);
+	}
+	states_capture_begins(w, s, IMAGE_CHECKPOINT, false, &skip);
+	assert_int_equal(skip, CAPTURE_EXISTS);
+	assert_state(w, a, "DRp", "dR dR dR");
+	assert_false(w->pool.images.image[a.image].is_protected);
+	states_claim_ends(w, &o, 0);
+	assert_true(w->pool.images.image[a.image].is_protected);
+	assert_int_equal(states_open_turn(w, &o, ALL, &t), 0);
+	assert_int_equal(t->committed, 2 * PAGE + 5);
+	world_close(&t);
+	world_close(&s);
+	assert_state(w, a, "DRp", "dR dR dR");
+	free(tokens);
+}
+
 static void a_state_that_is_captured_again_while_it_leaves_stays(void **state)
 {
 	struct states *w = *state;
@@ -536,6 +564,7 @@ int main(void)
 	    TEST(a_state_on_its_way_down_makes_room_for_nobody),
 	    TEST(a_state_that_is_fetched_lives_in_both_tiers),
 	    TEST(a_state_that_is_computed_again_lives_on_the_device_again),
+	    TEST(a_state_that_is_captured_again_while_it_comes_back_has_come_back),
 	    TEST(a_state_that_is_captured_again_while_it_leaves_stays),
 	    TEST(a_state_takes_the_pages_of_one_that_is_given_up_while_it_leaves),
 	    TEST(switched_off_the_pages_of_a_state_do_not_stay),
