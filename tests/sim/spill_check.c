@@ -53,13 +53,18 @@ static struct rank rank_of(const struct pool *p, uint32_t node, uint32_t claim, 
 static bool share_queue(const struct pool *p, const struct retain_run *a,
 			const struct retain_run *b)
 {
-	uint64_t now = p->retain.tick;
-
 	if (a->name_space != b->name_space || a->interactive != b->interactive)
 		return false;
-	if (!p->retain.learned)
-		return a->part == b->part;
-	return a->class == b->class && reuse_bucket(now - a->tick) == reuse_bucket(now - b->tick);
+	return p->retain.learned ? a->class == b->class : a->part == b->part;
+}
+
+/* In the learned order it is those of one age in it that are looked at together. */
+static bool share_cell(const struct pool *p, const struct retain_run *a, const struct retain_run *b)
+{
+	uint64_t now = p->retain.tick;
+
+	return share_queue(p, a, b) &&
+	       (!p->retain.learned || reuse_bucket(now - a->tick) == reuse_bucket(now - b->tick));
 }
 
 /* What live sequences have there counts, too. */
@@ -111,13 +116,10 @@ static const char *why_not(const struct pool *p, uint32_t node)
 	return has_deeper(p, node) ? "is before others of its chain" : NULL;
 }
 
-/* Idle is only who is idle at the head of a queue: nobody looks further. */
-static bool is_idle_head(const struct pool *p, uint32_t node)
+static bool is_first(const struct pool *p, const struct retain_run *run,
+		     bool (*share)(const struct pool *p, const struct retain_run *a,
+				   const struct retain_run *b))
 {
-	const struct retain_run *run = &p->retain.runs[p->prefix.nodes[node].run];
-
-	if (!is_idle(p, run))
-		return false;
 	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
 		const struct node *n = &p->prefix.nodes[i];
 		const struct retain_run *other;
@@ -125,10 +127,34 @@ static bool is_idle_head(const struct pool *p, uint32_t node)
 		if (n->kind != NODE_TOKENS || n->copies[TIER_RAM] == COPY_NONE)
 			continue;
 		other = &p->retain.runs[n->run];
-		if (other->tick < run->tick && share_queue(p, other, run) && !why_not(p, i))
+		if (other->tick < run->tick && share(p, other, run) && !why_not(p, i))
 			return false;
 	}
 	return true;
+}
+
+/* Idle is only who is idle at the head of a queue: nobody looks further. What was opened later may
+ * have been used earlier for the last time. */
+static bool a_queue_begins_idle(const struct pool *p, uint16_t name_space)
+{
+	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
+		const struct node *n = &p->prefix.nodes[i];
+		const struct retain_run *run = &p->retain.runs[n->run];
+
+		if (n->kind == NODE_TOKENS && n->copies[TIER_RAM] != COPY_NONE &&
+		    n->name_space == name_space && run->interactive && is_idle(p, run) &&
+		    !why_not(p, i) && is_first(p, run, share_queue))
+			return true;
+	}
+	return false;
+}
+
+static bool is_idle_head(const struct pool *p, uint32_t node)
+{
+	const struct retain_run *run = &p->retain.runs[p->prefix.nodes[node].run];
+
+	return is_idle(p, run) && is_first(p, run, share_cell) &&
+	       a_queue_begins_idle(p, run->name_space);
 }
 
 /* The least of some namespaces; NODE_NONE: none may go. */
