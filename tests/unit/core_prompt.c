@@ -13,10 +13,13 @@ static uint32_t owner_of(const struct core_prompt *p, uint32_t page)
 	return page < SHARED_PAGES && p->number < CORE_ALONE ? SHARED : p->number;
 }
 
-static char *page_of(struct core_world *w, uint32_t page)
+static const struct core_pool *pool_of(const struct core_prompt *p)
 {
-	const struct core_pool *p = w->core.pool[0];
+	return p->client->world->core.pool[p->client->at];
+}
 
+static char *page_of(const struct core_pool *p, uint32_t page)
+{
 	return (char *)p->memory.segment.memory + page * p->geometry.page_stride;
 }
 
@@ -48,9 +51,8 @@ bool core_page_is(const uint32_t *tokens, uint32_t page, const void *bytes, uint
 
 static void write_page(const struct core_prompt *p, uint32_t page)
 {
-	struct core_world *w = p->client->world;
-	uint64_t words = w->core.pool[0]->geometry.page_stride / 8;
-	uint64_t *at = (uint64_t *)(void *)page_of(w, p->table[page].index);
+	uint64_t words = pool_of(p)->geometry.page_stride / 8;
+	uint64_t *at = (uint64_t *)(void *)page_of(pool_of(p), p->table[page].index);
 
 	for (uint64_t i = 0; i < words; i++)
 		at[i] = first_word(owner_of(p, page), page) + i;
@@ -58,13 +60,13 @@ static void write_page(const struct core_prompt *p, uint32_t page)
 
 static void check_page(const struct core_prompt *p, uint32_t page)
 {
-	struct core_world *w = p->client->world;
-	uint64_t words = w->core.pool[0]->geometry.page_stride / 8;
-	const void *at = page_of(w, p->table[page].index);
+	uint64_t words = pool_of(p)->geometry.page_stride / 8;
+	const void *at = page_of(pool_of(p), p->table[page].index);
 	uint64_t right = count_right(owner_of(p, page), page, at, words);
 
-	core_check(w, right == words, "page %u of prompt %u is wrong from word %llu on", page,
-		   p->number, (unsigned long long)right);
+	core_check(p->client->world, right == words,
+		   "page %u of prompt %u is wrong from word %llu on", page, p->number,
+		   (unsigned long long)right);
 }
 
 void core_open(struct core_prompt *p, struct core_client *c, uint32_t number, uint32_t pages)

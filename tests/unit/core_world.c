@@ -20,6 +20,8 @@
 #define IDLE_TURNS 8
 #define TURNS_MOST 100000
 
+static const char *const pool_names[] = {"p", "q"};
+
 void core_wrong(const struct core_world *w, const char *format, ...)
 {
 	char text[300];
@@ -159,17 +161,21 @@ static void start_core(struct core_world *w)
 		w->clients[i].world = w;
 }
 
-static void read_config(struct core_world *w, const char *pool)
+#define POOL_TEXT                                                                                  \
+	"{\"name\": \"%s\", \"kv_page_size\": 16, \"kv_cache_dtype\": \"float32\","                \
+	" \"enable_prefix_caching\": true, \"retained_order\": \"lru\", %s}"
+
+static void read_config(struct core_world *w, const struct core_world_wish *wish)
 {
 	static char error[CONFIG_ERROR_BYTES];
-	char text[1024];
+	char text[2048], other[1024] = "";
 
+	if (wish->other)
+		(void)snprintf(other, sizeof(other), ", " POOL_TEXT, pool_names[1], wish->other);
 	(void)snprintf(text, sizeof(text),
 		       "{\"core\": {\"submission_slots\": 32, \"completion_slots\": 32,"
-		       " \"default_deadline_us\": 1000000}, \"pools\": [{\"name\": \"p\","
-		       " \"kv_page_size\": 16, \"kv_cache_dtype\": \"float32\","
-		       " \"enable_prefix_caching\": true, \"retained_order\": \"lru\", %s}]}",
-		       pool);
+		       " \"default_deadline_us\": 1000000}, \"pools\": [" POOL_TEXT "%s]}",
+		       pool_names[0], wish->pool, other);
 	config_start(&w->config);
 	need(w,
 	     config_take_text(&w->config, "test", text, strlen(text), error) == 0 &&
@@ -179,7 +185,7 @@ static void read_config(struct core_world *w, const char *pool)
 
 void core_world_start(struct core_world *w, const struct core_world_wish *wish)
 {
-	struct statsfile_size size = counters_size(1, CORE_CLIENTS);
+	struct statsfile_size size = counters_size(wish->other ? 2 : 1, CORE_CLIENTS);
 	struct arena_wish arena = {.bytes = wish->frames * FRAME_BYTES,
 				   .chunk_bytes =
 				       (wish->chunk ? wish->chunk : wish->frames) * FRAME_BYTES,
@@ -193,7 +199,7 @@ void core_world_start(struct core_world *w, const struct core_world_wish *wish)
 	w->heads = wish->heads;
 	w->now_ns = 1000 * NS_PER_S;
 	failpoint_clear();
-	read_config(w, wish->pool);
+	read_config(w, wish);
 	list_init(&w->late);
 	sim_executor_init(&w->copies);
 	sim_executor_init(&w->work);
@@ -213,8 +219,10 @@ void core_world_check(struct core_world *w)
 {
 	const char *wrong = NULL;
 
-	if (w->core.pool[0]->state == CORE_POOL_READY)
-		wrong = pool_check(core_pool(w), true);
+	for (uint32_t i = 0; i < w->core.n_pools && !wrong; i++) {
+		if (w->core.pool[i]->state == CORE_POOL_READY)
+			wrong = pool_check(&w->core.pool[i]->pool, true);
+	}
 	if (!wrong)
 		wrong = ram_check(w->core.ram);
 	core_check(w, !wrong, "%s", wrong);
@@ -315,25 +323,29 @@ static void stop_arena(struct core_world *w)
 	core_check(w, arena_stop(w->arena), "the arena is still on its way");
 }
 
-void core_world_stop(struct core_world *w)
+static void empty_pool(struct core_world *w, struct pool *p)
 {
 	uint32_t all = UINT32_MAX;
 
+	core_check(w, p->sequences + p->live + p->open_steps + p->ceilings == 0,
+		   "something of a sequence is left");
+	pool_drop_retained(p, RETAIN_NAMESPACES, &all);
+	(void)move_until(w, NULL, 0);
+	pool_drop_retained(p, RETAIN_NAMESPACES, &all);
+	core_check(w, p->indexed == 0 && p->prefix.used == 0, "pages stay");
+}
+
+void core_world_stop(struct core_world *w)
+{
 	core_heal(w);
 	for (int i = 0; i < CORE_CLIENTS; i++) {
 		if (w->clients[i].live)
 			core_client_end(&w->clients[i], true);
 	}
 	(void)move_until(w, NULL, 0);
-	if (w->core.pool[0]->state == CORE_POOL_READY) {
-		struct pool *p = core_pool(w);
-
-		core_check(w, p->sequences + p->live + p->open_steps + p->ceilings == 0,
-			   "something of a sequence is left");
-		pool_drop_retained(p, RETAIN_NAMESPACES, &all);
-		(void)move_until(w, NULL, 0);
-		pool_drop_retained(p, RETAIN_NAMESPACES, &all);
-		core_check(w, p->indexed == 0 && p->prefix.used == 0, "pages stay");
+	for (uint32_t i = 0; i < w->core.n_pools; i++) {
+		if (w->core.pool[i]->state == CORE_POOL_READY)
+			empty_pool(w, &w->core.pool[i]->pool);
 	}
 	core_world_check(w);
 	stop_arena(w);
@@ -365,23 +377,27 @@ static void free_memory(struct session_memory *m)
 	free(f);
 }
 
-static void attach(struct core_client *c)
+void core_client_attach(struct core_client *c, uint32_t at)
 {
 	struct {
 		struct payload_pool pool;
 		struct payload_layer layer;
 	} in = {.pool = {.version = PAYLOAD_VERSION,
 			 .n_layers = 1,
-			 .name = "p",
 			 .tensor_size = 1,
 			 .pipeline_size = 1},
 		.layer = {.kv_heads = c->world->heads, .k_head_dim = 64, .v_head_dim = 64}};
 	struct submission e = {.opcode = WIRE_OP_POOL_ATTACH};
-	uint64_t asked = core_ask(c, &e, &in, sizeof(in));
-	int status = core_await(c, asked);
-	const struct completion *reply = &c->replies[asked % CORE_SLOTS];
+	const struct completion *reply;
+	uint64_t asked;
+	int status;
 
+	strcpy(in.pool.name, pool_names[at]);
+	asked = core_ask(c, &e, &in, sizeof(in));
+	reply = &c->replies[asked % CORE_SLOTS];
+	status = core_await(c, asked);
 	core_check(c->world, status == 0, "the pool cannot be attached: %d", status);
+	c->at = at;
 	c->pool = (struct payload_handle){reply->index, reply->generation};
 }
 
@@ -418,7 +434,7 @@ void core_client_start(struct core_client *c, bool attaches)
 	ring_submit_side(&c->submit, m->memory.control.memory, CORE_SLOTS);
 	ring_reap_side(&c->reap, m->memory.control.memory, CORE_SLOTS, CORE_SLOTS);
 	if (attaches)
-		attach(c);
+		core_client_attach(c, 0);
 }
 
 void core_client_end(struct core_client *c, bool exits)

@@ -30,6 +30,7 @@ struct core_client {
 	struct core_world *world;
 	struct session *session; /* NULL: gone */
 	bool live;
+	uint32_t at; /* its pool is that of the core with this number */
 	struct ring_producer submit;
 	struct ring_consumer reap;
 	char *window;
@@ -61,10 +62,11 @@ enum core_verdict { /* what becomes of a copy that was submitted */
 };
 
 struct core_world_wish {
-	uint32_t heads;   /* a page has 8 KiB for each */
-	uint64_t frames;  /* of KV-RAM */
-	uint64_t chunk;   /* frames that arrive at a time, while others wait; 0: all are there */
-	const char *pool; /* options of the pool, beside its name and model */
+	uint32_t heads;    /* a page has 8 KiB for each */
+	uint64_t frames;   /* of KV-RAM */
+	uint64_t chunk;    /* frames that arrive at a time, while others wait; 0: all are there */
+	const char *pool;  /* options of the pool, beside its name and model */
+	const char *other; /* of a second one; NULL: there is none */
 };
 
 struct core_world {
@@ -99,14 +101,15 @@ void core_world_stop(struct core_world *w);
 _Noreturn void core_wrong(const struct core_world *w, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 #define core_check(w, condition, ...) ((condition) ? (void)0 : core_wrong(w, __VA_ARGS__))
-void core_world_check(struct core_world *w); /* sums, places and records */
-struct pool *core_pool(struct core_world *w);
+void core_world_check(struct core_world *w);  /* sums, places and records */
+struct pool *core_pool(struct core_world *w); /* the first one */
 struct ram_pool *core_ram(struct core_world *w);
 
 /* ---- clients ---- */
 
-/* A session that has the pool; or only a session, for an operator. */
+/* A session that has the first pool; or only a session, for an operator. */
 void core_client_start(struct core_client *c, bool attaches);
+void core_client_attach(struct core_client *c, uint32_t at);
 void core_client_end(struct core_client *c, bool exits); /* it hangs up; its process, too */
 
 /* Put an entry into its ring; in: NULL or a payload. The submission; 0: it is not alive. */

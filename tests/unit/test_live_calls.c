@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of calls on live sequences that make room for others: what comes back is taken once,
- * whoever looks for it first, and a fork that is being made is nobody's to discard. One thread;
- * nothing blocks.
+ * whoever looks for it first, a fork that is being made is nobody's to discard, and who waits for
+ * room in KV-RAM hears of it when another pool's copies end. One thread; nothing blocks.
  */
 #include "tests/unit/core_world.h"
 
@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-#define PAGES 10u /* and one more, in which the last token is */
+#define PAGES  10u /* and one more, in which the last token is */
+#define PLACES 8u  /* of KV-RAM, where a page has 256 KiB */
 
 static struct core_world world;
 
@@ -145,11 +146,78 @@ static void a_fork_that_is_being_made_is_not_discarded(void **state)
 	core_world_stop(&world);
 }
 
+/* ---- two pools ---- */
+
+static enum core_verdict all_are_late(struct core_world *w, enum core_moment moment)
+{
+	(void)w;
+	(void)moment;
+	return CORE_IS_LATE;
+}
+
+/* A chain of this pool leaves for KV-RAM, page by page, until there is no place left; the copies
+ * are on their way. */
+static void fill_ram_with_what_moves(struct core_client *c)
+{
+	const struct pool *p = &world.core.pool[c->at]->pool;
+
+	world.watch = all_are_late;
+	assert_int_equal(core_serve(c, CORE_ALONE, PLACES, NULL), 0);
+	assert_int_equal(core_serve(c, CORE_ALONE + 1, PLACES, NULL), 0);
+	core_listen(&world);
+	assert_int_equal(p->leaving, PLACES);
+	assert_int_equal(p->in_ram, PLACES);
+}
+
+/* Nothing of its own pool moves: only the other one knows when there is room. */
+static void who_waits_for_room_below_hears_when_copies_of_another_pool_have_landed(void **state)
+{
+	static const struct core_world_wish wish = {
+	    .heads = 32, /* 256 KiB a page */
+	    .frames = 1,
+	    .pool = "\"pool_pages\": 8, \"max_sequence_length\": 80,"
+		    " \"max_prefix_cache_pages\": null, \"ram_floor_tokens\": 0",
+	    .other = "\"pool_pages\": 30, \"max_sequence_length\": 176,"
+		     " \"max_prefix_cache_pages\": 8, \"ram_floor_tokens\": 0"};
+	struct core_client *c = &world.clients[0], *other = &world.clients[1];
+	struct core_prompt above, low;
+	uint64_t begins, answered;
+
+	(void)state;
+	memset(&world, 0, sizeof(world));
+	core_world_start(&world, &wish);
+	core_client_start(c, true);
+	core_client_start(other, false);
+	core_client_attach(other, 1);
+	core_open(&above, c, CORE_ALONE, 4);
+	assert_int_equal(core_opened(&above), 0);
+	core_open(&low, c, CORE_ALONE + 1, 4);
+	assert_int_equal(core_opened(&low), 0);
+	assert_int_equal(core_fill(&low), 0);
+	fill_ram_with_what_moves(other);
+	answered = c->answered;
+	begins = ask_begin(&above, 4 * CORE_PAGE + 1);
+	core_listen(&world);
+	assert_int_equal(c->answered, answered);
+	assert_int_equal(core_pool(&world)->leaving + core_pool(&world)->parting, 0);
+	assert_int_equal(core_pool(&world)->stats.parked_pages, 0);
+	core_heal(&world);
+	assert_int_equal(c->answered, answered + 1);
+	assert_int_equal(core_await(c, begins), 0);
+	assert_true(core_pool(&world)->stats.parked_pages > 0);
+	assert_true(world.core.pool[1]->pool.stats.ram_displaced > 0);
+	assert_int_equal(core_close(&above), 0);
+	assert_int_equal(core_close(&low), 0);
+	core_world_stop(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(two_reads_of_one_that_comes_back_are_answered_once),
 	    cmocka_unit_test(a_fork_that_is_being_made_is_not_discarded),
+	    cmocka_unit_test(
+		who_waits_for_room_below_hears_when_copies_of_another_pool_have_landed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
