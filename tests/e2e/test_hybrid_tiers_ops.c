@@ -337,6 +337,61 @@ static void a_daemon_stops_well_whatever_states_are_in_ram(void **state)
 	assert_true(states_counter(&s, "ram_images") > 0);
 }
 
+/* A prompt all of whose tokens are a system block: a state at the end of its whole pages. */
+static void serve_block(uint32_t number)
+{
+	struct states_prompt p;
+
+	states_make(&p, number, STATES_USUAL + 1, 0, 0);
+	p.prompt.system_end_tokens = STATES_USUAL;
+	assert_int_equal(states_serve(&s, &p).cached_tokens, 0);
+}
+
+/* Computes up to there and captures. */
+static void capture_at(struct kvhost_sequence *seq, const struct states_prompt *p, uint32_t tokens,
+		       uint32_t outcome)
+{
+	hybrid_compute(&s.e, seq, p->tokens, tokens);
+	assert_int_equal(hybrid_checkpoint(seq), outcome);
+}
+
+/* Two states have the first page, whose copy in KV-RAM cannot be read. The one that keeps it on the
+ * device goes first: so it is copied for the other one, which goes next, and is awaited. */
+static void a_pool_is_freed_after_what_is_copied_while_its_states_go(void **state)
+{
+	struct kvhost_sequence *seq = NULL;
+	struct kvhost_open_result found;
+	struct states_prompt p;
+	uint64_t spills;
+
+	(void)state;
+	s.d.program = "tests/hostile/kvhostd_test";
+	s.d.environment = "KVHOST_TEST_FAILPOINT=ram_restore:0:1";
+	states_start(&s, STATES_CONFIG("64MiB", FLOOR), STATE, 0);
+	states_make(&p, 1, STATES_USUAL + 1, 0, 0);
+	p.prompt.system_end_tokens = 2 * STATES_PAGE;
+	assert_int_equal(kvhost_open(s.e.pool, &p.prompt, &seq, NULL), 0);
+	capture_at(seq, &p, 2 * STATES_PAGE, KVHOST_CAPTURE_MADE);
+	capture_at(seq, &p, STATES_USUAL, KVHOST_CAPTURE_MADE);
+	assert_int_equal(kvhost_close(&seq), 0);
+	serve_block(2);
+	serve_block(3);
+	states_rest(&s);
+	states_expect(&s, "ram_images", 2);
+	/* Computed anew, one of them is on the device again. */
+	assert_int_equal(kvhost_open(s.e.pool, &p.prompt, &seq, &found), 0);
+	states_found(&found, 0, 0, KVHOST_NO_TIER, KVHOST_MISS_RESTORE);
+	capture_at(seq, &p, STATES_USUAL, KVHOST_CAPTURE_EXISTS);
+	assert_int_equal(kvhost_close(&seq), 0);
+	states_rest(&s);
+	spills = states_counter(&s, "ram_spills");
+	assert_int_equal(kvhost_pool_detach(&s.e.pool), 0);
+	assert_int_equal(kvctl(&s.d, "pool", "drop", "hybrid", NULL), 0);
+	states_expect(&s, "ram_spills", spills + 1);
+	look_at_tiers();
+	assert_int_equal(said_number("tiers.1.used_bytes"), 0);
+}
+
 /* ---- too small ---- */
 
 static uint32_t finds(uint32_t number)
@@ -386,6 +441,7 @@ int main(void)
 	    TEST(a_drop_waits_for_images_on_their_way),
 	    TEST(a_drop_at_any_point_takes_no_state_that_is_used),
 	    TEST(a_pool_that_is_dropped_leaves_no_states_in_ram),
+	    TEST(a_pool_is_freed_after_what_is_copied_while_its_states_go),
 	    TEST(a_daemon_stops_well_whatever_states_are_in_ram),
 	    TEST(a_pool_whose_state_is_larger_than_ram_is_served_without),
 	};
