@@ -31,7 +31,7 @@ struct below {
 	uint32_t places; /* that there are */
 	uint32_t n_used;
 	uint64_t room;
-	bool full;
+	bool full, busy; /* of what is live; with what is on its way */
 	struct below_copy copy[2][BELOW_COPIES];
 	uint32_t asked[2], told[2];
 	struct pool_below functions;
@@ -44,7 +44,7 @@ static int below_place(uint32_t *place, enum pool_need need)
 	struct retain_rank rank;
 	uint32_t victim;
 
-	if (below.full)
+	if (below.full || below.busy)
 		return need ? POOL_WAIT : POOL_NEVER;
 	if (below.n_used == below.places) {
 		victim = retain_next(&below.pool->retain, TIER_RAM, UINT64_MAX, &rank);

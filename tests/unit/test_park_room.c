@@ -397,8 +397,16 @@ static void the_lowest_is_discarded_where_nothing_moves(void **state)
 	/* As long as there is a place, pages move. */
 	assert_int_equal(park_insist(&pool, 6, rank_of(true, 0)), 0);
 	assert_int_equal(c->away, 5);
+	/* What is on its way may make room, and so may what others have on theirs. */
+	below.full = true;
+	assert_int_equal(park_insist(&pool, 16, rank_of(true, 0)), POOL_WAIT);
 	below_end_all();
 	park_clean(&pool);
+	below.full = false;
+	below.busy = true;
+	assert_int_equal(park_insist(&pool, 16, rank_of(true, 0)), POOL_WAIT);
+	assert_false(a->lost || b->lost || c->lost);
+	below.busy = false;
 	below.full = true;
 	/* Nobody ranks below the lowest, and nobody who is in a step is discarded. */
 	assert_int_equal(park_insist(&pool, 11, c->rank), POOL_WAIT);
@@ -422,6 +430,28 @@ static void the_lowest_is_discarded_where_nothing_moves(void **state)
 	end_with_nothing();
 }
 
+/* Its pages would stay with those who have them, too; nothing moves. */
+static void who_has_nothing_of_its_own_is_not_discarded(void **state)
+{
+	struct seq *s = published_seq(text, 4 * PAGE, 8 * PAGE, 100);
+	struct seq *t = world_open(&pool, text, 4 * PAGE + 1, 8 * PAGE);
+
+	(void)state;
+	seq_set_rank(t, rank_of(false, ++serial));
+	pool.limits.overcommit = true;
+	pool.limits.live_in_ram = false;
+	assert_int_equal(t->n_pages, 4);
+	assert_int_equal(park_insist(&pool, PAGES, s->rank), POOL_WAIT);
+	assert_false(s->lost || t->lost);
+	/* Now it has. */
+	world_step(t, 4 * PAGE + 1, text);
+	assert_int_equal(park_insist(&pool, PAGES, s->rank), POOL_MORE);
+	assert_true(t->lost && !s->lost);
+	world_close(&s);
+	world_close(&t);
+	end_with_nothing();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -439,6 +469,7 @@ int main(void)
 	    TEST(nobody_is_discarded_unless_the_pool_says_so),
 	    TEST(who_is_being_made_is_not_discarded),
 	    TEST(the_lowest_is_discarded_where_nothing_moves),
+	    TEST(who_has_nothing_of_its_own_is_not_discarded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
