@@ -154,7 +154,7 @@ static int refuse_place(struct ram_pool *rp, enum pool_need need, enum refusal w
 	return POOL_NEVER;
 }
 
-static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum pool_need need,
+static int place_for(struct ram_candidate *newcomer, uint16_t ns, enum pool_need need,
 		     uint32_t *object)
 {
 	struct ram_pool *rp = newcomer->pool;
@@ -165,11 +165,16 @@ static int place_for(const struct ram_candidate *newcomer, uint16_t ns, enum poo
 	enum refusal why = REFUSED_BY_RANK;
 
 	for (uint32_t i = 0; i < ram_victims_for(newcomer); i++) {
-		/* What is live is no retained room. */
-		bool over = need != POOL_NEED_LIVE && ram_claim_of(r, ns, bytes) == RAM_OVER_QUOTA;
 		struct ram_candidate victim = {0};
-		int result = over ? FRAMES_FULL : frames_take(r->arena->frames, size, object);
+		bool over;
+		int result;
 
+		/* What its namespace has given up for it counts no more; what is live is no
+		 * retained room. */
+		if (need != POOL_NEED_LIVE)
+			newcomer->claim = ram_claim_of(r, ns, bytes);
+		over = need != POOL_NEED_LIVE && newcomer->claim == RAM_OVER_QUOTA;
+		result = over ? FRAMES_FULL : frames_take(r->arena->frames, size, object);
 		if (result == 0)
 			return 0;
 		if (result == FRAMES_SPREAD && !r->relocation_fails) {
@@ -203,7 +208,6 @@ static int ram_take(void *context, uint32_t node, enum pool_need need, uint32_t 
 	    .pool = rp,
 	    .node = node,
 	    .image = IMAGE_NONE,
-	    .claim = ram_claim_of(rp->ram, ns, ram_object_bytes(rp)),
 	    .rank = rp->pool->hybrid ? rp->planned : retain_rank(&rp->pool->retain, node)};
 	int r = POOL_WAIT;
 

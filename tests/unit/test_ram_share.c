@@ -10,6 +10,7 @@
 #define LARGE    (256 * KIB)
 #define MIDDLE   (64 * KIB)
 #define SMALL    (4 * KIB)
+#define WIDE     (800 * KIB)
 #define PLACES   8u /* of large pages in a frame */
 #define OF_LARGE (LARGE + RAM_KNOWN_BYTES)
 
@@ -269,6 +270,22 @@ static void start_of_two_sizes(struct ram_world *w, uint64_t small, uint64_t are
 							      {.page_bytes = small, .pages = 80}}});
 }
 
+/* They have waited half as long, and keep four times as much room. */
+static void between_pools_what_promises_least_a_byte_goes_first(void **state)
+{
+	struct ram_world *w = *state;
+
+	start_of_two_sizes(w, MIDDLE, 2 * FRAME_BYTES);
+	ram_world_put_down(w, 1, 0, 1, 32, NULL);
+	ram_world_wait(w, 100 * SECOND);
+	ram_world_put_down(w, 0, 0, 1, 8, NULL);
+	ram_world_wait(w, 100 * SECOND);
+	ram_world_put_down(w, 1, 0, 2, 2, NULL);
+	ram_world_check(w);
+	assert_int_equal(ram_world_below(w, 1, 0, 1, 32) + ram_world_below(w, 1, 0, 2, 2), 34);
+	assert_int_equal(ram_world_below(w, 0, 0, 1, 8), 0);
+}
+
 static void larger_pages_displace_many_smaller_ones(void **state)
 {
 	struct ram_world *w = *state;
@@ -321,26 +338,26 @@ static void small_pages_of_two_pools_go_for_larger_ones(void **state)
 	assert_int_equal(stats(w, 1)->ram_displaced + stats(w, 2)->ram_displaced, 144);
 }
 
-/* A slab of pages of 800 KiB takes two frames: five pages have two, the pools of small and of large
+/* A slab of wide pages takes two frames: five pages will have two, the pools of small and of large
  * pages one each, long since. */
-static void start_of_slabs_of_two_frames(struct ram_world *w)
+static void start_of_slabs_of_two_frames(struct ram_world *w, uint64_t quota)
 {
-	ram_world_init(
-	    w, &(struct ram_world_limits){.arena_bytes = 4 * FRAME_BYTES,
-					  .n_pools = 3,
-					  .pool = {{.page_bytes = LARGE, .pages = 24},
-						   {.page_bytes = SMALL, .pages = 80},
-						   {.page_bytes = 800 * KIB, .pages = 12}}});
+	ram_world_init(w, &(struct ram_world_limits){.arena_bytes = 4 * FRAME_BYTES,
+						     .quota = {quota, 0},
+						     .n_pools = 3,
+						     .pool = {{.page_bytes = LARGE, .pages = 24},
+							      {.page_bytes = SMALL, .pages = 80},
+							      {.page_bytes = WIDE, .pages = 12}}});
 	ram_world_put_down(w, 1, 0, 1, 72, NULL);
-	ram_world_put_down(w, 0, 0, 1, 8, NULL);
+	ram_world_put_down(w, 0, 1, 1, 8, NULL);
 	ram_world_wait(w, 100000 * SECOND);
 }
 
-static void expect_others_untouched(struct ram_world *w)
+static void expect_others(struct ram_world *w, uint32_t small)
 {
 	ram_world_check(w);
-	assert_int_equal(ram_world_below(w, 1, 0, 1, 72), 72);
-	assert_int_equal(ram_world_below(w, 0, 0, 1, 8), 8);
+	assert_int_equal(ram_world_below(w, 1, 0, 1, 72), small);
+	assert_int_equal(ram_world_below(w, 0, 1, 1, 8), 8);
 }
 
 /* What promises least by far is of no use: all of it leaves one frame. But others are. */
@@ -348,11 +365,11 @@ static void pages_that_would_not_help_are_passed_by(void **state)
 {
 	struct ram_world *w = *state;
 
-	start_of_slabs_of_two_frames(w);
+	start_of_slabs_of_two_frames(w, 0);
 	ram_world_put_down(w, 2, 0, 1, 5, NULL);
 	ram_world_wait(w, SECOND);
 	ram_world_put_down(w, 2, 0, 2, 2, NULL);
-	expect_others_untouched(w);
+	expect_others(w, 72);
 	assert_int_equal(ram_world_below(w, 2, 0, 2, 2), 2);
 	assert_int_equal(ram_world_below(w, 2, 0, 1, 5), 3);
 }
@@ -362,9 +379,9 @@ static void what_must_have_a_place_gets_one_in_its_own_pool(void **state)
 {
 	struct ram_world *w = *state;
 
-	start_of_slabs_of_two_frames(w);
+	start_of_slabs_of_two_frames(w, 0);
 	ram_world_put_down(w, 2, 0, 1, 7, NULL);
-	expect_others_untouched(w);
+	expect_others(w, 72);
 	assert_int_equal(ram_world_below(w, 2, 0, 1, 7), 5);
 }
 
@@ -468,6 +485,21 @@ static void for_a_quota_any_page_of_its_own_helps(void **state)
 	assert_int_equal(ram_world_below(w, 1, 0, 1, 40), 39);
 }
 
+/* Small pages leave no slab for a wide one, but bytes; then one of its size goes, of another
+ * namespace. */
+static void for_a_quota_what_makes_no_room_goes_too(void **state)
+{
+	struct ram_world *w = *state;
+
+	start_of_slabs_of_two_frames(w, WIDE + RAM_KNOWN_BYTES + 30 * (SMALL + RAM_KNOWN_BYTES));
+	ram_world_put_down(w, 2, 1, 1, 5, NULL);
+	ram_world_wait(w, SECOND);
+	ram_world_put_down(w, 2, 0, 1, 1, NULL);
+	expect_others(w, 30);
+	assert_int_equal(ram_world_below(w, 2, 0, 1, 1), 1);
+	assert_int_equal(ram_world_below(w, 2, 1, 1, 5), 4);
+}
+
 static void what_a_namespace_is_sure_of_others_do_not_displace(void **state)
 {
 	struct ram_world *w = *state;
@@ -542,6 +574,7 @@ int main(void)
 	    TEST(between_pools_what_was_touched_longer_ago_goes_first),
 	    TEST(between_pools_what_is_asked_for_more_often_stays),
 	    TEST(between_pools_agents_go_before_interactive_requests),
+	    TEST(between_pools_what_promises_least_a_byte_goes_first),
 	    TEST(larger_pages_displace_many_smaller_ones),
 	    TEST(a_frame_of_small_pages_goes_for_larger_ones),
 	    TEST(small_pages_of_two_pools_go_for_larger_ones),
@@ -553,6 +586,7 @@ int main(void)
 	    TEST(switched_off_a_quota_is_not_kept),
 	    TEST(a_quota_is_for_all_pools_together),
 	    TEST(for_a_quota_any_page_of_its_own_helps),
+	    TEST(for_a_quota_what_makes_no_room_goes_too),
 	    TEST(what_a_namespace_is_sure_of_others_do_not_displace),
 	    TEST(what_a_namespace_is_sure_of_displaces_younger_pages_of_others),
 	    TEST(switched_off_a_guarantee_is_not_kept),
