@@ -236,6 +236,28 @@ static void the_longest_that_is_gone_counts_beyond_what_is_there(void **state)
 	assert_int_equal(class_of(w, kept), class(3, RETAIN_REUSED));
 }
 
+/* Nor what ends before the one that is there, in the same page. */
+static void of_several_that_are_gone_the_longest_alone_counts(void **state)
+{
+	struct states *w = *state;
+	struct states_text talk = {.which = 1}, other = {.which = 2};
+	struct image_name shorter = retain(w, &talk, PAGE + 1);
+	struct image_name longer = retain(w, &talk, PAGE + 4);
+
+	give_up(w, shorter);
+	give_up(w, longer);
+	assert_int_equal(states_reuse(w, &talk, 5 * PAGE), 0);
+	assert_int_equal(habits_of(w)->counts.misses[class(1, RETAIN_NEW)], 1);
+	assert_true(sum(habits_of(w)->reuse.reused) == 2);
+	assert_int_equal(habits_of(w)->ghosts.used, 1);
+	shorter = retain(w, &other, PAGE + 1);
+	(void)retain(w, &other, PAGE + 4);
+	give_up(w, shorter);
+	assert_int_equal(states_reuse(w, &other, 5 * PAGE), PAGE + 4);
+	assert_int_equal(habits_of(w)->counts.misses[class(0, RETAIN_REUSED)], 0);
+	assert_int_equal(habits_of(w)->ghosts.used, 2);
+}
+
 static void what_is_forgotten_was_waited_for_in_vain(void **state)
 {
 	struct states *w = *state;
@@ -330,6 +352,7 @@ int main(void)
 	    TEST(who_finds_a_prefix_begins_a_conversation),
 	    TEST(what_is_gone_teaches_as_what_is_there),
 	    TEST(the_longest_that_is_gone_counts_beyond_what_is_there),
+	    TEST(of_several_that_are_gone_the_longest_alone_counts),
 	    TEST(what_is_forgotten_was_waited_for_in_vain),
 	    TEST(what_its_lineage_replaced_leaves_no_trace),
 	    TEST(a_capture_that_fails_leaves_no_trace),
