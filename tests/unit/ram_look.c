@@ -253,10 +253,23 @@ static const char *wrong_records(struct ram_world *w)
 	return s.wrong;
 }
 
+static const char *wrong_shares(const struct ram *r)
+{
+	for (uint32_t ns = 0; ns < RETAIN_NAMESPACES; ns++) {
+		const struct ram_share *share = &r->shares[ns];
+
+		if (share->quota_bytes && share->used_bytes > share->quota_bytes)
+			return "a namespace has more than its quota";
+	}
+	return NULL;
+}
+
 const char *ram_world_wrong(struct ram_world *w, bool bytes)
 {
 	const char *wrong = ram_check(w->ram);
 
+	if (!wrong)
+		wrong = wrong_shares(w->ram);
 	if (!wrong && bytes)
 		wrong = wrong_records(w);
 	for (uint32_t i = 0; i < w->n_pools && !wrong; i++) {

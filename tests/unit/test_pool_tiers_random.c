@@ -9,6 +9,7 @@
  * KVHOST_TEST_SEED=N starts elsewhere.
  */
 
+#include "tests/unit/seeds.h"
 #include "tests/unit/tiers_world.h"
 
 #include <errno.h>
@@ -43,7 +44,6 @@ struct was { /* a page, before the operation */
 static struct run {
 	struct tiers *t;
 	struct pool_below real;
-	uint64_t random;
 	const char *operation;
 	struct user user[OPENS + SEQUENCES]; /* opens first */
 	struct was was[NODES_MAX];
@@ -57,12 +57,6 @@ static struct run {
 } run;
 
 static struct tiers world;
-
-static uint32_t below(uint32_t n)
-{
-	run.random = run.random * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((run.random >> 33) % n);
-}
 
 static int setup(void **state)
 {
@@ -421,16 +415,17 @@ static void become_quiet(bool empty)
 	assert_int_equal(t->pool.prefix.used, 0);
 }
 
-static void go(enum retain_policy order, uint64_t seed, uint32_t n, uint32_t check_every,
+static void go(enum retain_policy order, uint64_t first, uint32_t n, uint32_t check_every,
 	       uint32_t places)
 {
-	run = (struct run){.t = &world, .random = seed * 977 + 1, .ended = NODE_NONE};
+	seed = first * 977 + 1;
+	run = (struct run){.t = &world, .ended = NODE_NONE};
 	tiers_init(&world, &(struct tiers_limits){.pages = PAGES,
-						  .budget = seed % 4 < 2 ? BUDGET : BUDGET / 2,
+						  .budget = first % 4 < 2 ? BUDGET : BUDGET / 2,
 						  .places = places,
 						  .order = order,
-						  .floor_tokens = seed % 3 ? 0 : 2 * PAGE});
-	if (seed % 2)
+						  .floor_tokens = first % 3 ? 0 : 2 * PAGE});
+	if (first % 2)
 		pool_set_quota(&world.pool, 1, 14, 6);
 	run.real = world.below;
 	world.below.take = take;
@@ -463,13 +458,6 @@ static void go(enum retain_policy order, uint64_t seed, uint32_t n, uint32_t che
 	assert_true(run.stayed > n / 5000 && world.pool.stats.restores > n / 200 && run.lost > 0);
 	assert_true(world.pool.stats.restores_failed > 0 && world.pool.stats.spills_failed > 0);
 	tiers_deinit(&world);
-}
-
-static uint64_t first_seed(void)
-{
-	const char *seed = getenv("KVHOST_TEST_SEED");
-
-	return seed ? strtoull(seed, NULL, 10) : 0;
 }
 
 static void pages_are_where_a_plain_list_says_lru(void **state)

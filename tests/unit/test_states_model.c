@@ -10,6 +10,7 @@
  * KVHOST_TEST_SEED=N starts elsewhere.
  */
 
+#include "tests/unit/seeds.h"
 #include "tests/unit/states_model.h"
 #include "tests/unit/states_world.h"
 
@@ -18,15 +19,8 @@
 #define OPERATIONS 12000u
 
 static struct states world;
-static uint64_t seed;
 static bool faults;
 static uint64_t n_fails, n_refused, n_displaced, n_hits[2];
-
-static uint32_t below(uint32_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((seed >> 33) % n);
-}
 
 static bool fails(void)
 {
@@ -523,13 +517,6 @@ static void play(uint64_t first, enum retain_policy order)
 	assert_true(!faults || n_fails > n / 120);
 	assert_true(!wonts.on || (wonts.hits > n / 120 && wonts.misses > n / 120));
 	states_deinit(&world);
-}
-
-static uint64_t first_seed(void)
-{
-	const char *text = getenv("KVHOST_TEST_SEED");
-
-	return text ? strtoull(text, NULL, 10) : 0;
 }
 
 static void states_are_in_the_tiers_that_the_model_says(void **state)

@@ -10,6 +10,7 @@
  * KVHOST_TEST_SEED=N starts elsewhere.
  */
 
+#include "tests/unit/seeds.h"
 #include "tests/unit/states_world.h"
 
 #include <errno.h>
@@ -37,14 +38,7 @@ static struct states world;
 static struct user users[OPENS + SEQUENCES]; /* opens first */
 static struct opening *orphans[STATES_OPENS];
 static const char *operation;
-static uint64_t seed;
 static uint32_t bad; /* of so many copies one fails; 0: none does */
-
-static uint32_t below(uint32_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((seed >> 33) % n);
-}
 
 static int result(void)
 {
@@ -440,12 +434,8 @@ static void play(uint64_t first)
 
 static void states_stay_whole_whatever_happens(void **state)
 {
-	const char *text = getenv("KVHOST_TEST_SEED");
-	uint64_t first = text ? strtoull(text, NULL, 10) : 0;
-
 	(void)state;
-	for (uint64_t i = 0; i < 8; i++)
-		play(first + i);
+	play_seeds(play, 8);
 }
 
 int main(void)

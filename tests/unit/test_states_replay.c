@@ -10,6 +10,7 @@
  *        test_states_replay TRACE     what is found of a trace (tools/bench_trace.h), in JSON
  */
 
+#include "tests/unit/seeds.h"
 #include "tests/unit/states_world.h"
 #include "tools/bench_trace.h"
 
@@ -67,14 +68,6 @@ static struct found replay(const struct trace *t, enum retain_policy order, uint
 #define TALKS    24u
 #define TURNS    6u
 #define REQUESTS 1500u
-
-static uint64_t seed;
-
-static uint32_t below(uint32_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((seed >> 33) % n);
-}
 
 struct made { /* agents' conversations, and prompts that come once */
 	uint32_t ids[REQUESTS * (TURNS + 1)];
