@@ -264,13 +264,11 @@ static void copies_that_fail_pause_until_they_are_to_go_on(void **state)
 	end_with_nothing();
 }
 
-/* A page that had to leave and cannot keeps none of those that can. */
-static void what_cannot_leave_now_is_in_nobody_s_way(void **state)
+/* It has let go of its four pages, and they have not left; five others are retained. */
+static struct seq *let_go_in_vain(void)
 {
 	struct seq *s = published_seq(text, 4 * PAGE, 4 * PAGE, 100), *t;
-	uint32_t budget = ALL;
 
-	(void)state;
 	for (int i = 0; i < 12 && !pool.pauses; i++) {
 		assert_true(make_room(PAGES));
 		fail_copies(ALL);
@@ -278,6 +276,16 @@ static void what_cannot_leave_now_is_in_nobody_s_way(void **state)
 	assert_true(pool.pauses);
 	t = published_seq(other, 5 * PAGE, 5 * PAGE, 200);
 	world_close(&t);
+	return s;
+}
+
+/* A page that had to leave and cannot keeps none of those that can. */
+static void what_cannot_leave_now_is_in_nobody_s_way(void **state)
+{
+	struct seq *s = let_go_in_vain();
+	uint32_t budget = ALL;
+
+	(void)state;
 	for (int i = 0; i < 40 && pages_free(&pool.pages) < PAGES - 4; i++) {
 		(void)make_room(PAGES);
 		fail_copies(ALL);
@@ -296,18 +304,10 @@ static void what_cannot_leave_now_is_in_nobody_s_way(void **state)
 /* Pages that no place is left for keep none of the others when all is dropped. */
 static void a_drop_goes_on_behind_what_cannot_leave(void **state)
 {
-	struct seq *s = published_seq(text, 4 * PAGE, 4 * PAGE, 100), *t;
+	struct seq *s = let_go_in_vain();
 	uint32_t budget = ALL;
 
 	(void)state;
-	/* It has let go of its pages, and they have not left. */
-	for (int i = 0; i < 12 && !pool.pauses; i++) {
-		assert_true(make_room(PAGES));
-		fail_copies(ALL);
-	}
-	assert_true(pool.pauses);
-	t = published_seq(other, 5 * PAGE, 5 * PAGE, 200);
-	world_close(&t);
 	pool.pauses = false;
 	below.full = true;
 	assert_true(pool_drop_retained(&pool, RETAIN_NAMESPACES, &budget));

@@ -5,66 +5,17 @@
  * which the test plays, and live in both tiers. One thread; nothing blocks.
  */
 
-#include "tests/unit/states_world.h"
+#include "tests/unit/states_small.h"
 
 #include <errno.h>
 
 #define SLOTS 3u
-#define IMAGE 5u /* units */
 
-static struct states world;
-
-static const struct states_text one = {.which = 1}, two = {.which = 2}, three = {.which = 3};
+static const struct states_text three = {.which = 3};
 
 static int setup(void **state)
 {
-	states_init(&world, &(struct states_limits){
-				.pages = 64, .slots = SLOTS, .units = 40, .image_units = IMAGE});
-	*state = &world;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	states_deinit(*state);
-	return 0;
-}
-
-static void start_again(struct states *w, const struct states_limits *limits)
-{
-	states_deinit(w);
-	states_init(w, limits);
-}
-
-static void assert_state(const struct states *w, struct image_name name, const char *where,
-			 const char *pages)
-{
-	states_check(w);
-	assert_string_equal(states_where(w, name), where);
-	if (pages)
-		assert_string_equal(states_pages(w, name.image), pages);
-}
-
-static struct image_name retain(struct states *w, const struct states_text *text, uint32_t n)
-{
-	return states_name(w, states_retain(w, text, n));
-}
-
-/* In the tier below alone. */
-static struct image_name put_down(struct states *w, const struct states_text *text, uint32_t n)
-{
-	struct image_name name = retain(w, text, n);
-
-	states_push_down(w, name.image);
-	states_settle(w);
-	states_check(w);
-	world_clean(&w->pool);
-	return name;
-}
-
-static uint32_t slots_free(const struct states *w)
-{
-	return w->pool.images.slots_free;
+	return setup_slots(state, SLOTS);
 }
 
 /* ---- down ---- */

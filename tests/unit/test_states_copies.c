@@ -5,51 +5,24 @@
  * where the image of a new state goes. One thread; nothing blocks.
  */
 
-#include "tests/unit/states_world.h"
+#include "tests/unit/states_small.h"
 
 #include <errno.h>
 
 #define SLOTS 2u
-#define IMAGE 5u /* units */
 
-static struct states world;
-
-static const struct states_text one = {.which = 1}, two = {.which = 2}, three = {.which = 3};
+static const struct states_text three = {.which = 3};
 static const struct states_text important = {.which = 4, .interactive = true};
 
 static int setup(void **state)
 {
-	states_init(&world, &(struct states_limits){
-				.pages = 64, .slots = SLOTS, .units = 40, .image_units = IMAGE});
-	*state = &world;
-	return 0;
+	return setup_slots(state, SLOTS);
 }
 
-static int teardown(void **state)
+static void start_with(struct states *w, uint32_t slots, uint32_t units)
 {
-	states_deinit(*state);
-	return 0;
-}
-
-static void start_again(struct states *w, uint32_t slots, uint32_t units)
-{
-	states_deinit(w);
-	states_init(w, &(struct states_limits){
+	start_again(w, &(struct states_limits){
 			   .pages = 64, .slots = slots, .units = units, .image_units = IMAGE});
-}
-
-static void assert_state(const struct states *w, struct image_name name, const char *where,
-			 const char *pages)
-{
-	states_check(w);
-	assert_string_equal(states_where(w, name), where);
-	if (pages)
-		assert_string_equal(states_pages(w, name.image), pages);
-}
-
-static struct image_name retain(struct states *w, const struct states_text *text, uint32_t n)
-{
-	return states_name(w, states_retain(w, text, n));
 }
 
 static const struct image_counts *counts(const struct states *w)
@@ -295,7 +268,7 @@ static void a_page_of_a_state_that_is_given_up_may_fail_as_well(void **state)
 	struct states *w = *state;
 	struct image_name a;
 
-	start_again(w, 0, 40);
+	start_with(w, 0, 40);
 	a = retain(w, &one, 2 * PAGE + 5);
 	states_push_down(w, a.image);
 	pool_give_up(&w->pool, a.image);
@@ -356,7 +329,7 @@ static void an_image_takes_the_place_of_what_ranks_below_it(void **state)
 	struct states *w = *state;
 	struct image_name a, b;
 
-	start_again(w, 0, 2 + IMAGE);
+	start_with(w, 0, 2 + IMAGE);
 	a = retain(w, &one, PAGE);
 	states_push_down(w, a.image);
 	states_settle(w);
@@ -376,7 +349,7 @@ static void else_it_takes_the_slot_of_a_state_on_the_device(void **state)
 	struct states *w = *state;
 	struct image_name a, b, c;
 
-	start_again(w, 1, IMAGE);
+	start_with(w, 1, IMAGE);
 	a = retain(w, &one, PAGE);
 	b = retain(w, &important, PAGE);
 	assert_state(w, b, "Dp", "d");
@@ -393,7 +366,7 @@ static void else_there_is_no_capture(void **state)
 	struct image_name b;
 	struct seq *s;
 
-	start_again(w, 0, IMAGE);
+	start_with(w, 0, IMAGE);
 	b = retain(w, &important, PAGE);
 	s = states_open(w, &one, PAGE + 3);
 	states_step(w, s, PAGE + 3);
@@ -414,7 +387,7 @@ static void of_a_capture_that_fails_nothing_is_left(void **state)
 		struct seq *s;
 		uint32_t image;
 
-		start_again(w, slots, 20);
+		start_with(w, slots, 20);
 		s = states_open(w, &one, PAGE + 3);
 		states_step(w, s, PAGE + 3);
 		image = states_capture_begins(w, s, IMAGE_CHECKPOINT, false, NULL);
@@ -438,7 +411,7 @@ static void an_image_that_is_being_captured_keeps_its_place(void **state)
 	struct seq *s, *t;
 	uint32_t image;
 
-	start_again(w, 0, 2 + IMAGE);
+	start_with(w, 0, 2 + IMAGE);
 	s = states_open(w, &one, PAGE + 3);
 	states_step(w, s, PAGE + 3);
 	image = states_capture_begins(w, s, IMAGE_CHECKPOINT, false, NULL);
