@@ -53,7 +53,7 @@ static void capture(struct live_sequence *c)
 }
 
 /* Two that rank above have what they may have; the lowest has captured a state inside a page on the
- * way, and one at its end. */
+ * way, and one near its end: the rest of that page is its alone. */
 static void push_out(void)
 {
 	live_begin(&low, &l.mine, 1, KVHOST_AGENT);
@@ -61,12 +61,14 @@ static void push_out(void)
 	capture(&low);
 	live_go_on(&l, &low, LIVE_SHORT);
 	capture(&low);
+	live_go_on(&l, &low, LIVE_SHORT + 2);
 	live_begin(&first, &l.others, 2, KVHOST_INTERACTIVE);
 	live_go_on(&l, &first, LIVE_MOST);
 	live_begin(&second, &l.others, 3, KVHOST_INTERACTIVE);
 	assert_int_equal(live_counter(&l, "live_pages_parked"), 0);
 	live_go_on(&l, &second, LIVE_MOST);
 	live_expect_at_least(&l, "live_pages_parked", LIVE_MOST_PAGES - 2);
+	live_expect(&l, "ram_places_live", 1);
 }
 
 static void a_sequence_makes_room_and_goes_on_as_it_was(void **state)
@@ -78,7 +80,7 @@ static void a_sequence_makes_room_and_goes_on_as_it_was(void **state)
 	push_out();
 	assert_true(live_has(&l, &first, LIVE_MOST));
 	live_end(&second);
-	assert_true(live_has(&l, &low, LIVE_SHORT));
+	assert_true(live_has(&l, &low, LIVE_SHORT + 2));
 	live_go_on(&l, &low, LIVE_MOST);
 	live_expect(&l, "live_sequences_lost", 0);
 	live_expect_at_least(&l, "live_pages_returned", 1);
