@@ -13,7 +13,7 @@
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/engine.h"
 
-#define PAYLOAD_CLIENTS     8 /* at most */
+#define PAYLOAD_CLIENTS     32 /* at most */
 #define PAYLOAD_MOST_TOKENS 3584
 
 struct payload_scene {

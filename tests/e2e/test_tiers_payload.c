@@ -27,6 +27,10 @@ static const char two[] =
 static const char one[] =
     "{\"kv_ram_bytes\": \"40MiB\", \"kv_ram_page_bytes\": \"4KiB\", \"kv_ram_lock\": false,"
     " \"pools\": [" POOL("long", "1024", "16", "3584", "lru") "]}\n";
+/* Room for two sequences of each client: nobody waits for a fork with what others wait for. */
+static const char many[] =
+    "{\"kv_ram_bytes\": \"300MiB\", \"kv_ram_page_bytes\": \"4KiB\", \"kv_ram_lock\": false,"
+    " \"pools\": [" POOL("long", "15360", "16", "3584", "lru") "]}\n";
 
 static struct daemon d;
 
@@ -119,6 +123,24 @@ static void every_line_that_comes_from_ram_is_its_own_in_long_chains(void **stat
 	churn(one, &scene, 1);
 }
 
+/* The same for 32 clients at once, of whom few want what another one has at the time. */
+static void every_line_is_its_own_for_many_clients(void **state)
+{
+	const struct payload_scene scene = {.model = &narrow,
+					    .least_tokens = 3300,
+					    .most_tokens = PAYLOAD_MOST_TOKENS,
+					    .clients = PAYLOAD_CLIENTS,
+					    .chains = 240,
+					    .rounds = 80};
+
+	(void)state;
+	if (!is_long()) {
+		print_message("make check-long runs this\n");
+		skip();
+	}
+	churn(many, &scene, 1);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -140,6 +162,8 @@ int main(void)
 		every_line_that_comes_from_ram_is_its_own_in_pages_of_two_sizes, setup, teardown),
 	    cmocka_unit_test_setup_teardown(
 		every_line_that_comes_from_ram_is_its_own_in_long_chains, setup, teardown),
+	    cmocka_unit_test_setup_teardown(every_line_is_its_own_for_many_clients, setup,
+					    teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
