@@ -13,7 +13,7 @@
 #include "shm/text.h"
 #include "tools/ctl.h"
 
-#define CELL_BYTES  512
+#define CELL_BYTES  4096 /* of 64 names, the longest array */
 #define COLUMNS_MAX 32
 
 struct unit {
@@ -83,10 +83,35 @@ static void number_text(const char *key, const json_t *value, char out[CELL_BYTE
 			 unit ? unit->name : "");
 }
 
+/* Of names or numbers: as one is written on the command line. */
+static void list_text(const json_t *array, char out[CELL_BYTES])
+{
+	size_t i, used = 0;
+	json_t *item;
+
+	json_array_foreach(array, i, item)
+	{
+		const char *comma = i ? "," : "";
+		int n;
+
+		if (json_is_integer(item))
+			n = snprintf(out + used, CELL_BYTES - used, "%s%lld", comma,
+				     (long long)json_integer_value(item));
+		else
+			n = snprintf(out + used, CELL_BYTES - used, "%s%s", comma,
+				     json_is_string(item) ? json_string_value(item) : "?");
+		if (n < 0 || (size_t)n >= CELL_BYTES - used)
+			return;
+		used += (size_t)n;
+	}
+}
+
 static void cell_text(const char *key, const json_t *value, char out[CELL_BYTES])
 {
 	if (json_is_number(value))
 		number_text(key, value, out);
+	else if (json_is_array(value) && json_array_size(value))
+		list_text(value, out);
 	else if (json_is_boolean(value))
 		snprintf(out, CELL_BYTES, "%s", json_is_true(value) ? "yes" : "no");
 	else if (json_is_string(value) && json_string_value(value)[0])

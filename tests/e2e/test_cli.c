@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -49,18 +50,23 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int kvctl(const char *command, const char *flag)
+static int kvctl_of(struct daemon *of, const char *command, const char *flag)
 {
 	char *const argv[] = {"kvctl",
 			      "--socket",
-			      d.socket,
+			      of->socket,
 			      "--stats",
-			      d.stats,
+			      of->stats,
 			      (char *)(uintptr_t)command,
 			      (char *)(uintptr_t)flag,
 			      NULL};
 
 	return run_program(argv, said, sizeof(said), LONG_MS);
+}
+
+static int kvctl(const char *command, const char *flag)
+{
+	return kvctl_of(&d, command, flag);
 }
 
 static void expect_line(const char *start)
@@ -70,6 +76,23 @@ static void expect_line(const char *start)
 	(void)snprintf(wanted, sizeof(wanted), "\n%s", start);
 	if (strncmp(said, start, strlen(start)) && !strstr(said, wanted))
 		fail_msg("no line begins with \"%s\" in:\n%s", start, said);
+}
+
+/* A line begins with the first word, and the second is the next. */
+static void expect_words(const char *const words[2])
+{
+	const char *at = said;
+	size_t length = strlen(words[0]);
+
+	while (at && (strncmp(at, words[0], length) != 0 || at[length] != ' ')) {
+		at = strchr(at, '\n');
+		at += at != NULL;
+	}
+	if (!at)
+		fail_msg("no line begins with \"%s\" in:\n%s", words[0], said);
+	at += length + strspn(at + length, " ");
+	if (strncmp(at, words[1], strlen(words[1])) != 0 || at[strlen(words[1])] != ' ')
+		fail_msg("\"%s\" is not followed by \"%s\" but by: %.80s", words[0], words[1], at);
 }
 
 static json_t *parse(void)
@@ -154,6 +177,32 @@ static void config_says_where_a_value_came_from(void **state)
 	assert_non_null(strstr(said, "default"));
 }
 
+/* As it is written in a flag. */
+static void config_shows_what_is_in_an_array(void **state)
+{
+	struct daemon other = {0};
+	char json[512], uids[32];
+
+	(void)state;
+	(void)snprintf(uids, sizeof(uids), "%u,61001", (unsigned)geteuid());
+	(void)snprintf(
+	    json, sizeof(json),
+	    "{\"pools\": [{\"name\": \"chat\", \"namespaces\": [\"b\", \"a\"]}],"
+	    " \"namespaces\": [{\"name\": \"a\", \"uids\": [%s], \"rights\": [\"attach\","
+	    " \"interactive\", \"admin\"]}, {\"name\": \"b\", \"gids\": [61010],"
+	    " \"rights\": []}]}\n",
+	    uids);
+	daemon_start(&other, json);
+	assert_int_equal(kvctl_of(&other, "config", NULL), 0);
+	expect_words((const char *const[]){"pools[0].namespaces", "b,a"});
+	expect_words((const char *const[]){"namespaces[0].uids", uids});
+	expect_words((const char *const[]){"namespaces[0].gids", "-"});
+	expect_words((const char *const[]){"namespaces[0].rights", "attach,interactive,admin"});
+	expect_words((const char *const[]){"namespaces[1].gids", "61010"});
+	expect_words((const char *const[]){"namespaces[1].rights", "-"});
+	daemon_remove(&other);
+}
+
 static void wrong_usage_is_told_apart_from_a_daemon_that_is_not_there(void **state)
 {
 	char *const none[] = {"kvctl",    "--socket", "/nonexistent/s", "--stats", "/nonexistent/f",
@@ -232,6 +281,7 @@ int main(void)
 	    cmocka_unit_test(stats_say_what_was_counted),
 	    cmocka_unit_test(answers_are_json_when_asked_for),
 	    cmocka_unit_test(config_says_where_a_value_came_from),
+	    cmocka_unit_test(config_shows_what_is_in_an_array),
 	    cmocka_unit_test(wrong_usage_is_told_apart_from_a_daemon_that_is_not_there),
 	    cmocka_unit_test(a_configuration_is_checked_without_a_daemon_being_started),
 	    cmocka_unit_test(a_bad_configuration_ends_with_its_place_and_what_is_accepted),
