@@ -33,8 +33,10 @@ struct ctl_options {
 
 /* The stats file: also of a daemon that hangs or is dead. */
 enum ctl_exit ctl_stats(const struct ctl_options *options, FILE *out);
-/* The same without counters, for health when the daemon does not answer; `why` it did not. */
-enum ctl_exit ctl_stats_health(const struct ctl_options *options, const char *why, FILE *out);
+/* The same without counters, for health when the daemon does not answer; `why` it did not. It
+ * `is_there` where something listens at its socket. */
+enum ctl_exit ctl_stats_health(const struct ctl_options *options, const char *why, bool is_there,
+			       FILE *out);
 
 /* In the text format of Prometheus, version 0.0.4. */
 enum ctl_exit ctl_prometheus(const struct ctl_options *options, FILE *out);

@@ -80,17 +80,15 @@ static enum ctl_exit print_answer(const char *answer, const char *question, bool
 }
 
 static enum ctl_exit no_answer(const struct ctl_options *options, const char *question, int r,
-			       bool connected, const char *reason, FILE *out)
+			       const char *reason, FILE *out)
 {
 	const char *why = reason[0] ? reason : kvhost_strerror(r);
+	bool is_there = r != KVHOST_EGONE; /* else nobody listens, or it has gone meanwhile */
 
 	if (!strcmp(question, "health"))
-		return ctl_stats_health(options, why, out);
+		return ctl_stats_health(options, why, is_there, out);
 	fprintf(stderr, "kvctl: %s\n", why);
-	if (connected && r != KVHOST_EGONE)
-		return CTL_UNHEALTHY;
-	return r == KVHOST_EGONE || r == KVHOST_ETIMEDOUT || r == KVHOST_ENOENT ? CTL_NO_DAEMON
-										: CTL_UNHEALTHY;
+	return is_there ? CTL_UNHEALTHY : CTL_NO_DAEMON;
 }
 
 static void give_up(int number)
@@ -115,14 +113,14 @@ enum ctl_exit ctl_ask(const struct ctl_options *options, const char *question, c
 
 	r = kvhost_connect(&connect, &host);
 	if (r)
-		return no_answer(options, question, r, false, kvhost_reason(NULL), out);
+		return no_answer(options, question, r, kvhost_reason(NULL), out);
 	/* A daemon that hangs now must not hang its tool. */
 	signal(SIGALRM, give_up);
 	alarm(ANSWER_S);
 	r = kvhost_ask(host, question, argument, &answer);
 	alarm(0);
 	if (r)
-		result = no_answer(options, question, r, true, kvhost_reason(host), out);
+		result = no_answer(options, question, r, kvhost_reason(host), out);
 	else
 		result = print_answer(answer, question, options->json, out);
 	free(answer);

@@ -392,7 +392,8 @@ enum ctl_exit ctl_stats(const struct ctl_options *options, FILE *out)
 	return result;
 }
 
-enum ctl_exit ctl_stats_health(const struct ctl_options *options, const char *why, FILE *out)
+enum ctl_exit ctl_stats_health(const struct ctl_options *options, const char *why, bool is_there,
+			       FILE *out)
 {
 	struct statsfile_snapshot s = {0};
 	char sentence[CTL_LINE_BYTES];
@@ -401,7 +402,10 @@ enum ctl_exit ctl_stats_health(const struct ctl_options *options, const char *wh
 
 	if (r) {
 		fprintf(stderr, "kvctl: %s\n", why);
-		return ctl_stats_missing(options, r);
+		if (!is_there)
+			return ctl_stats_missing(options, r);
+		fprintf(stderr, "kvctl: %s: %s\n", options->stats, strerror(-r));
+		return CTL_UNHEALTHY;
 	}
 	result = ctl_stats_judge(&s, sentence);
 	if (options->json) {
@@ -418,5 +422,5 @@ enum ctl_exit ctl_stats_health(const struct ctl_options *options, const char *wh
 	}
 	statsfile_snapshot_free(&s);
 	/* A daemon that lives and does not answer is not well, whatever its file says. */
-	return result == CTL_OK ? CTL_UNHEALTHY : result;
+	return is_there || result == CTL_OK ? CTL_UNHEALTHY : result;
 }

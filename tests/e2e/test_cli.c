@@ -7,6 +7,7 @@
  */
 #include <jansson.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -223,6 +224,29 @@ static void wrong_usage_is_told_apart_from_a_daemon_that_is_not_there(void **sta
 	assert_int_equal(kvctl("--help", NULL), 0);
 }
 
+/* It lives: its socket is there, and nobody looks at it. */
+static void a_daemon_that_hangs_is_told_apart_from_one_that_is_not_there(void **state)
+{
+	struct daemon other = {0};
+	char stats[sizeof(other.stats)];
+
+	(void)state;
+	daemon_start(&other, config);
+	assert_int_equal(kill(other.pid, SIGSTOP), 0);
+	assert_int_equal(kvctl_of(&other, "sessions", NULL), 1);
+	expect_line("kvctl: the daemon did not answer");
+	/* Also where nothing is left to look at. */
+	(void)snprintf(stats, sizeof(stats), "%s", other.stats);
+	(void)snprintf(other.stats, sizeof(other.stats), "/nonexistent/f");
+	assert_int_equal(kvctl_of(&other, "health", NULL), 1);
+	expect_line("kvctl: the daemon did not answer");
+	(void)snprintf(other.stats, sizeof(other.stats), "%s", stats);
+	daemon_kill(&other);
+	assert_int_equal(kvctl_of(&other, "sessions", NULL), 3);
+	assert_int_equal(kvctl_of(&other, "health", NULL), 3);
+	daemon_remove(&other);
+}
+
 /* ---- kvhostd ---- */
 
 static int check_config(struct daemon *other)
@@ -283,6 +307,7 @@ int main(void)
 	    cmocka_unit_test(config_says_where_a_value_came_from),
 	    cmocka_unit_test(config_shows_what_is_in_an_array),
 	    cmocka_unit_test(wrong_usage_is_told_apart_from_a_daemon_that_is_not_there),
+	    cmocka_unit_test(a_daemon_that_hangs_is_told_apart_from_one_that_is_not_there),
 	    cmocka_unit_test(a_configuration_is_checked_without_a_daemon_being_started),
 	    cmocka_unit_test(a_bad_configuration_ends_with_its_place_and_what_is_accepted),
 	    cmocka_unit_test(a_second_daemon_in_the_same_folder_is_refused_and_the_first_goes_on),
