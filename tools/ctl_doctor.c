@@ -146,7 +146,7 @@ static void check_memlock(struct doctor *d)
 {
 	unsigned long pid = (unsigned long)json_integer_value(json_object_get(d->health, "pid"));
 	const char *whose = pid ? "the daemon" : "this shell";
-	unsigned long long limit = 0, wanted, made;
+	unsigned long long limit = 0, wanted = doctor_locked_bytes(d);
 	struct rlimit mine;
 	char is[TEXT_BYTES], size[64];
 
@@ -161,16 +161,22 @@ static void check_memlock(struct doctor *d)
 		ctl_size_text(limit, size, sizeof(size));
 	snprintf(is, sizeof(is), "%s for %s, %s the right to lock memory", size, whose,
 		 may_lock(pid) ? "with" : "without");
-	doctor_pool_bytes(d, &wanted, &made);
-	wanted += doctor_locked_bytes(d);
-	if (limit == RLIM_INFINITY || may_lock(pid) || (wanted && limit >= wanted))
+	if (limit == RLIM_INFINITY || may_lock(pid))
 		doctor_say(d, "locked memory", DOCTOR_OK, is, NULL, NULL);
+	else if (!d->config)
+		doctor_say(d, "locked memory", DOCTOR_NOTE, is,
+			   "unlimited, or CAP_IPC_LOCK, for a daemon with KV-RAM that is started "
+			   "by hand; its unit sets it by itself",
+			   "ulimit -l unlimited");
+	else if (limit >= wanted)
+		doctor_say(d, "locked memory", DOCTOR_OK, is,
+			   wanted ? NULL : "nothing: there is no KV-RAM that is to be locked",
+			   NULL);
 	else
 		doctor_say(d, "locked memory", DOCTOR_MEND, is,
-			   "unlimited, or CAP_IPC_LOCK, for the daemon: memory of pools and tiers "
-			   "must not move",
-			   pid ? "systemctl edit kvhostd  # [Service] LimitMEMLOCK=infinity"
-			       : "ulimit -l unlimited  # the unit of the daemon sets it by itself");
+			   "unlimited, or CAP_IPC_LOCK, for the daemon: KV-RAM must not move",
+			   "systemctl edit kvhostd  # [Service] LimitMEMLOCK=infinity; then "
+			   "systemctl restart kvhostd");
 }
 
 /* ---- huge pages ---- */
@@ -262,7 +268,7 @@ static void check_numa(struct doctor *d)
 	if (n > 1)
 		doctor_say(d, "NUMA", DOCTOR_NOTE, is,
 			   "an engine and the memory of its pool on one node",
-			   "systemctl edit kvhostd  # [Service] NUMAPolicy=, NUMAMask=");
+			   "kv_ram_numa_node in kvhost.json; then systemctl restart kvhostd");
 	else
 		doctor_say(d, "NUMA", DOCTOR_OK, is, NULL, NULL);
 }

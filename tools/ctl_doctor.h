@@ -18,7 +18,7 @@ struct doctor {
 	/* What the daemon said; NULL: it does not answer. */
 	json_t *health, *config;
 	char unreachable[CTL_LINE_BYTES]; /* why it does not */
-	bool absent;                      /* because there is none */
+	int refused;                      /* the code of that, KVHOST_E...; 0: it answers */
 };
 
 /* `needed` and `command` may be NULL. */
@@ -35,7 +35,7 @@ void doctor_check_daemon(struct doctor *d, const struct ctl_options *options);
 void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted,
 		       unsigned long long *made);
 
-/* Bytes of KV-RAM that are configured and to be locked. */
+/* Bytes of KV-RAM that are to be locked; pools are not. */
 unsigned long long doctor_locked_bytes(const struct doctor *d);
 /* Is it there, all of it, of which pages, or why not. */
 void doctor_check_ram(struct doctor *d);

@@ -24,18 +24,21 @@
 #define ANSWER_S    30
 #define PATH_BYTES  512
 
-static json_t *ask(struct kvhost *host, const char *question)
+static int ask(struct kvhost *host, const char *question, json_t **out)
 {
 	char *answer = NULL;
 	json_t *root = NULL;
+	int r = kvhost_ask(host, question, NULL, &answer);
 
-	if (kvhost_ask(host, question, NULL, &answer) == 0)
+	if (r == 0)
 		root = json_loads(answer, 0, NULL);
 	free(answer);
-	if (json_is_object(root))
-		return root;
+	if (json_is_object(root)) {
+		*out = root;
+		return 0;
+	}
 	json_decref(root);
-	return NULL;
+	return r ? r : KVHOST_EVIOLATION;
 }
 
 static void give_up(int number)
@@ -58,7 +61,7 @@ void doctor_ask(struct doctor *d, const struct ctl_options *options)
 	if (r) {
 		const char *reason = kvhost_reason(NULL);
 
-		d->absent = r == KVHOST_EGONE || r == KVHOST_ENOENT;
+		d->refused = r;
 		snprintf(d->unreachable, sizeof(d->unreachable), "%s",
 			 reason[0] ? reason : kvhost_strerror(r));
 		text_clean(d->unreachable, strlen(d->unreachable));
@@ -66,11 +69,12 @@ void doctor_ask(struct doctor *d, const struct ctl_options *options)
 	}
 	signal(SIGALRM, give_up);
 	alarm(ANSWER_S);
-	d->health = ask(host, "health");
-	d->config = ask(host, "config");
-	alarm(0);
-	if (!d->health)
+	d->refused = ask(host, "health", &d->health);
+	if (d->refused)
 		snprintf(d->unreachable, sizeof(d->unreachable), "%s", kvhost_reason(host));
+	else
+		(void)ask(host, "config", &d->config);
+	alarm(0);
 	text_clean(d->unreachable, strlen(d->unreachable));
 	kvhost_disconnect(&host);
 }
@@ -116,11 +120,14 @@ void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted, unsig
 
 unsigned long long doctor_locked_bytes(const struct doctor *d)
 {
-	const json_t *bytes = config_value(d, "kv_ram_bytes");
+	const json_t *ram = json_object_get(d->health, "kv_ram");
+	json_int_t bytes = json_integer_value(json_object_get(ram, "wanted_bytes"));
 
-	if (!json_is_true(config_value(d, "kv_ram_lock")) || json_integer_value(bytes) <= 0)
+	if (!json_is_true(config_value(d, "kv_ram_lock")))
 		return 0;
-	return (unsigned long long)json_integer_value(bytes);
+	if (bytes <= 0) /* it is off: what it would be */
+		bytes = json_integer_value(config_value(d, "kv_ram_bytes"));
+	return bytes > 0 ? (unsigned long long)bytes : 0;
 }
 
 void doctor_check_ram(struct doctor *d)
@@ -152,16 +159,85 @@ void doctor_check_ram(struct doctor *d)
 			   "systemctl restart kvhostd  # once that is mended");
 }
 
+/* ---- what mends a daemon that does not answer, or lacks a file ---- */
+
+static bool is_absent(const struct doctor *d)
+{
+	return d->refused == KVHOST_EGONE;
+}
+
+static const char *mend_daemon(const struct doctor *d)
+{
+	switch (d->refused) {
+	case KVHOST_EGONE:
+		return "systemctl start kvhostd";
+	case KVHOST_ESHUTDOWN:
+		return "systemctl start kvhostd  # once it has ended";
+	case KVHOST_EPERM:
+		return "usermod -aG kvhost,kvhost-admin \"$USER\"  # then log in again";
+	case KVHOST_EVERSION:
+		return "systemctl restart kvhostd  # with kvctl and kvhostd of the same version";
+	case KVHOST_EQUOTA:
+		return "end sessions, or raise core.session_limit or max_sessions of the namespace "
+		       "and systemctl restart kvhostd";
+	default:
+		return "systemctl restart kvhostd";
+	}
+}
+
+static const char *runtime_directory(const struct doctor *d)
+{
+	return json_string_value(config_value(d, "runtime_directory"));
+}
+
+/* Its daemon has it elsewhere: where. */
+static bool stats_are_elsewhere(const struct doctor *d, const struct ctl_options *options,
+				char out[PATH_BYTES])
+{
+	const char *folder = runtime_directory(d);
+
+	if (!folder)
+		return false;
+	snprintf(out, PATH_BYTES, "%s/stats", folder);
+	return strcmp(out, options->stats) != 0;
+}
+
+static void mend_stats(const struct doctor *d, const struct ctl_options *options,
+		       char out[PATH_BYTES + 64])
+{
+	char path[PATH_BYTES];
+
+	if (stats_are_elsewhere(d, options, path))
+		snprintf(out, PATH_BYTES + 64, "kvctl --stats %s doctor", path);
+	else
+		snprintf(out, PATH_BYTES + 64, "%s", mend_daemon(d));
+}
+
 /* ---- files ---- */
 
 struct wanted { /* of a file; `most`: bits of the mode that it may have, `least`: must have */
 	const char *check;
 	const char *path;
 	unsigned least, most;
-	const char *group; /* if there is one of this name; NULL: any */
+	const char *group;   /* if there is one of this name; NULL: any */
+	const char *missing; /* what mends it if there is none */
 };
 
-static void check_file(struct doctor *d, const struct wanted *w, bool missing_is_bad)
+static void check_no_file(struct doctor *d, const struct wanted *w, int error)
+{
+	char is[PATH_BYTES + 64];
+
+	snprintf(is, sizeof(is), "%s: %s", w->path, strerror(error));
+	/* Who may not look into a private folder has no reason to worry. */
+	if (error == EACCES)
+		doctor_say(d, w->check, DOCTOR_NOTE, is,
+			   "only root and the daemon's user may look at it", "sudo kvctl doctor");
+	else
+		doctor_say(d, w->check, d->health ? DOCTOR_MEND : DOCTOR_NOTE, is,
+			   "made by the daemon or its unit when it starts", w->missing);
+}
+
+static void check_file(struct doctor *d, const struct wanted *w)
 {
 	const struct group *g = w->group ? getgrnam(w->group) : NULL;
 	char is[PATH_BYTES + 64], needed[128], command[PATH_BYTES + 64];
@@ -169,12 +245,7 @@ static void check_file(struct doctor *d, const struct wanted *w, bool missing_is
 	unsigned mode;
 
 	if (stat(w->path, &s)) {
-		/* Who may not look into a private folder has no reason to worry. */
-		missing_is_bad &= errno != EACCES;
-		snprintf(is, sizeof(is), "%s: %s", w->path, strerror(errno));
-		doctor_say(d, w->check, missing_is_bad ? DOCTOR_MEND : DOCTOR_NOTE, is,
-			   "made by the daemon or its unit when it starts",
-			   "systemctl start kvhostd");
+		check_no_file(d, w, errno);
 		return;
 	}
 	mode = s.st_mode & 07777;
@@ -199,23 +270,26 @@ static void check_files(struct doctor *d, const struct ctl_options *options)
 {
 	const char *state = json_string_value(config_value(d, "state_directory"));
 	const char *socket = options->socket ? options->socket : getenv("KVHOST_SOCKET");
-	char folder[PATH_BYTES];
+	char folder[PATH_BYTES], stats[PATH_BYTES + 64];
 
 	if (!socket || !socket[0])
 		socket = SOCKET_FILE;
 	snprintf(folder, sizeof(folder), "%s", options->stats);
 	if (strrchr(folder, '/'))
 		*strrchr(folder, '/') = 0;
+	if (runtime_directory(d))
+		snprintf(folder, sizeof(folder), "%s", runtime_directory(d));
+	mend_stats(d, options, stats);
 
 	const struct wanted files[] = {
-	    {"runtime directory", folder[0] ? folder : "/", 0500, 0755, NULL},
-	    {"socket", socket, 0600, 0666, "kvhost"},
-	    {"stats file", options->stats, 0400, 0644, "kvhost-admin"},
-	    {"state directory", state ? state : STATE, 0700, 0700, NULL},
+	    {"runtime directory", folder[0] ? folder : "/", 0500, 0755, NULL, mend_daemon(d)},
+	    {"socket", socket, 0600, 0666, "kvhost", mend_daemon(d)},
+	    {"stats file", options->stats, 0400, 0644, "kvhost-admin", stats},
+	    {"state directory", state ? state : STATE, 0700, 0700, NULL, mend_daemon(d)},
 	};
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)
-		check_file(d, &files[i], d->health != NULL);
+		check_file(d, &files[i]);
 }
 
 static void check_group(struct doctor *d, const char *name, const char *what)
@@ -247,8 +321,8 @@ static void check_answer(struct doctor *d)
 	snprintf(mine, sizeof(mine), "%d.%d", KVHOST_VERSION_MAJOR, KVHOST_VERSION_MINOR);
 	if (!d->health) {
 		snprintf(is, sizeof(is), "no answer: %s", d->unreachable);
-		doctor_say(d, "daemon", d->absent ? DOCTOR_NOTE : DOCTOR_MEND, is,
-			   "a daemon that runs and answers", "systemctl start kvhostd");
+		doctor_say(d, "daemon", is_absent(d) ? DOCTOR_NOTE : DOCTOR_MEND, is,
+			   "a daemon that runs and answers", mend_daemon(d));
 		return;
 	}
 	snprintf(is, sizeof(is), "%s, version %s; this kvctl is %s and speaks its protocol",
@@ -267,6 +341,29 @@ static void check_answer(struct doctor *d)
 	}
 }
 
+static void check_no_stats(struct doctor *d, const struct ctl_options *options, int error)
+{
+	char is[PATH_BYTES + 64], command[PATH_BYTES + 64];
+
+	snprintf(is, sizeof(is), "%s: %s", options->stats, strerror(error));
+	mend_stats(d, options, command);
+	if (error == EACCES)
+		doctor_say(d, "layout", DOCTOR_MEND, is,
+			   "a stats file that this user may read (group kvhost-admin)",
+			   "usermod -aG kvhost-admin \"$USER\"  # then log in again");
+	else
+		doctor_say(d, "layout", is_absent(d) ? DOCTOR_NOTE : DOCTOR_MEND, is,
+			   "the stats file, which the daemon makes when it starts", command);
+}
+
+/* Of a daemon that lives: a drain is undone by who asked for it, all else is a fault. */
+static const char *mend_state(const struct doctor *d, const char *sentence)
+{
+	if (strcmp(sentence, "draining") != 0)
+		return "systemctl restart kvhostd";
+	return d->health ? "kvctl drain --undo" : mend_daemon(d);
+}
+
 static void check_stats(struct doctor *d, const struct ctl_options *options)
 {
 	struct statsfile_snapshot s = {0};
@@ -281,10 +378,7 @@ static void check_stats(struct doctor *d, const struct ctl_options *options)
 		return;
 	}
 	if (r) {
-		snprintf(is, sizeof(is), "%s: %s", options->stats, strerror(-r));
-		doctor_say(d, "layout", r == -ENOENT && !d->health ? DOCTOR_NOTE : DOCTOR_MEND, is,
-			   "a stats file that this user may read (group kvhost-admin)",
-			   "usermod -aG kvhost-admin \"$USER\"");
+		check_no_stats(d, options, -r);
 		return;
 	}
 	judged = ctl_stats_judge(&s, sentence);
@@ -292,7 +386,7 @@ static void check_stats(struct doctor *d, const struct ctl_options *options)
 		 s.head.major, s.head.minor, STATSFILE_MAJOR, STATSFILE_MINOR, sentence);
 	if (judged == CTL_UNHEALTHY)
 		doctor_say(d, "layout", DOCTOR_MEND, is, "a daemon that runs and moves",
-			   "systemctl restart kvhostd");
+			   mend_state(d, sentence));
 	else
 		doctor_say(d, "layout", judged == CTL_OK ? DOCTOR_OK : DOCTOR_NOTE, is, NULL, NULL);
 	statsfile_snapshot_free(&s);

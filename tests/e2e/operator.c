@@ -119,3 +119,23 @@ json_int_t said_number(const char *path)
 	json_decref(root);
 	return value;
 }
+
+const char *diagnosis(const char *check, const char *key)
+{
+	static char text[1024];
+	json_t *root = json_loads(operator_output, 0, NULL), *row;
+	const char *found = NULL;
+	size_t i;
+
+	assert_non_null(root);
+	json_array_foreach(json_object_get(root, "checks"), i, row)
+	{
+		const char *name = json_string_value(json_object_get(row, "check"));
+
+		if (!found && name && !strcmp(name, check))
+			found = json_string_value(json_object_get(row, key));
+	}
+	(void)snprintf(text, sizeof(text), "%s", found ? found : "");
+	json_decref(root);
+	return text;
+}

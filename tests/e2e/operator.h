@@ -25,4 +25,8 @@ unsigned count_of(const char *text);
 json_int_t number_at(const json_t *root, const char *path);
 json_int_t said_number(const char *path); /* of the output */
 
+/* Of the output of kvctl doctor --json: what it says of a check, "" if nothing: "state", "is",
+ * "needed", "command". */
+const char *diagnosis(const char *check, const char *key);
+
 #endif

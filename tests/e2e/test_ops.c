@@ -454,6 +454,52 @@ static void the_doctor_looks_with_and_without_a_daemon(void **state)
 	assert_true(says("no answer"));
 }
 
+static void doctor(const struct daemon *of)
+{
+	(void)kvctl(of, "doctor", "--json", NULL, NULL);
+}
+
+static void the_doctor_names_what_mends_the_cause(void **state)
+{
+	struct daemon wrong = d;
+	char command[160];
+
+	(void)state;
+	/* The daemon has its files elsewhere: no right is lacking. */
+	(void)snprintf(wrong.stats, sizeof(wrong.stats), "%s/none", d.run);
+	doctor(&wrong);
+	(void)snprintf(command, sizeof(command), "kvctl --stats %s doctor", d.stats);
+	assert_string_equal(diagnosis("layout", "state"), "mend");
+	assert_string_equal(diagnosis("layout", "command"), command);
+	assert_string_equal(diagnosis("stats file", "command"), command);
+	assert_int_equal(count_of("usermod"), 0);
+	/* It drains because somebody said so. */
+	assert_int_equal(kvctl(&d, "drain", NULL, NULL, NULL), 0);
+	doctor(&d);
+	assert_string_equal(diagnosis("daemon", "command"), "kvctl drain --undo");
+	assert_string_equal(diagnosis("layout", "command"), "kvctl drain --undo");
+	/* It has lost a file: it runs already. */
+	assert_int_equal(unlink(d.stats), 0);
+	doctor(&d);
+	assert_string_equal(diagnosis("layout", "command"), "systemctl restart kvhostd");
+	assert_string_equal(diagnosis("stats file", "command"), "systemctl restart kvhostd");
+	/* It hangs: so it need not be started. */
+	assert_int_equal(kill(d.pid, SIGSTOP), 0);
+	doctor(&d);
+	assert_string_equal(diagnosis("daemon", "state"), "mend");
+	assert_string_equal(diagnosis("daemon", "command"), "systemctl restart kvhostd");
+	assert_string_equal(diagnosis("layout", "command"), "systemctl restart kvhostd");
+	assert_int_equal(count_of("systemctl start"), 0);
+	/* There is none. */
+	daemon_kill(&d);
+	doctor(&d);
+	assert_string_equal(diagnosis("daemon", "state"), "note");
+	assert_string_equal(diagnosis("daemon", "command"), "systemctl start kvhostd");
+	assert_string_equal(diagnosis("layout", "state"), "note");
+	assert_string_equal(diagnosis("layout", "command"), "systemctl start kvhostd");
+	assert_int_equal(count_of("usermod"), 0);
+}
+
 /* ---- words ---- */
 
 static void wrong_words_are_refused_with_the_usage(void **state)
@@ -511,6 +557,7 @@ int main(void)
 	    OF_A_DAEMON(a_drained_daemon_finishes_what_is_open),
 	    OF_A_DAEMON(retained_pages_are_given_up_on_demand),
 	    OF_A_DAEMON(the_doctor_looks_with_and_without_a_daemon),
+	    OF_A_DAEMON(the_doctor_names_what_mends_the_cause),
 	    OF_A_DAEMON(wrong_words_are_refused_with_the_usage),
 	};
 

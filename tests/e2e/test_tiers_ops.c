@@ -317,9 +317,26 @@ static void without_being_asked_for_it_is_left_out(void **state)
 	assert_true(says("\"KV-RAM is off: KV-RAM wants "));
 	(void)kvctl(&d, "doctor", NULL, NULL, NULL);
 	assert_true(says("note  KV-RAM: off: KV-RAM wants "));
+	assert_true(says("MEND  locked memory: 1 MiB for the daemon"));
 	read_log(&d);
 	assert_true(says("warning: KV-RAM is off: KV-RAM wants "));
 	assert_int_equal(daemon_counter(&d, "kv_ram_bytes_wanted"), 0);
+}
+
+/* Pools are never locked: with nothing in KV-RAM to lock no limit is too small. */
+static void what_is_not_to_be_locked_needs_no_limit(void **state)
+{
+	(void)state;
+	if (!daemon_can_limit_locks()) {
+		print_message("the right to lock memory cannot be given up here\n");
+		skip();
+	}
+	d.lock_bytes = 1 << 20;
+	start(config, &small);
+	(void)kvctl(&d, "doctor", "--json", NULL, NULL);
+	assert_string_equal(diagnosis("locked memory", "state"), "ok");
+	assert_string_equal(diagnosis("locked memory", "needed"),
+			    "nothing: there is no KV-RAM that is to be locked");
 }
 
 static void ram_that_is_off_says_so(void **state)
@@ -510,6 +527,7 @@ int main(void)
 	    TEST(what_did_not_arrive_is_said_and_the_rest_serves),
 	    TEST(ram_that_is_asked_for_and_cannot_be_locked_ends_the_start),
 	    TEST(without_being_asked_for_it_is_left_out),
+	    TEST(what_is_not_to_be_locked_needs_no_limit),
 	    TEST(ram_that_is_off_says_so),
 	    TEST(a_pool_whose_page_is_larger_than_ram_is_served_without),
 	    TEST(a_drop_takes_from_all_tiers),
