@@ -10,8 +10,10 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "daemon/base/panic.h"
+#include "daemon/state/plan_keys.h"
 
 /* Sums of a wish saturate: a need that does not fit in 64 bits is refused like any too large. */
 static uint64_t add(uint64_t a, uint64_t b)
@@ -36,6 +38,17 @@ static uint64_t pages_of(uint64_t tokens, uint64_t page_tokens)
 	return tokens / page_tokens + (tokens % page_tokens != 0);
 }
 
+enum verdict {
+	FITS,
+	LIMIT_TOO_LOW,    /* pool_pages, for one longest sequence */
+	PAGES_TOO_MANY,   /* pool_pages, for any pool */
+	PAGES_TOO_LARGE,  /* pool_pages, for the device */
+	BUDGET_TOO_LARGE, /* pool_bytes, for the device */
+	BUDGET_TOO_SMALL, /* for one longest sequence */
+	NO_PREFIX_ROOM,
+	SHADOW_TOO_LARGE,
+};
+
 /* ---- the part of prefix caching ---- */
 
 /* Pages of a longest sequence. */
@@ -54,57 +67,32 @@ static uint64_t prefix_pages_of(const struct plan_wish *wish, uint64_t pages)
 	return wish->max_prefix_pages < room ? wish->max_prefix_pages : room;
 }
 
-static int refuse_prefix(const struct plan_wish *wish, uint64_t pages, uint64_t index_bytes,
-			 char refusal[PLAN_REFUSAL_BYTES])
-{
-	char index[64] = "";
-
-	if (index_bytes)
-		snprintf(index, sizeof(index), " beside an index of %" PRIu64 " bytes",
-			 index_bytes);
-	snprintf(refusal, PLAN_REFUSAL_BYTES,
-		 "prefix caching has no room: the pool has %" PRIu64 " pages%s and %" PRIu64
-		 " of them are reserved for one request of max_sequence_length %" PRIu64
-		 "; more pool_bytes or pool_pages, a smaller max_sequence_length, a "
-		 "max_prefix_cache_pages above 0, or enable_prefix_caching false would "
-		 "change it",
-		 pages, index, reserve_of(wish), wish->max_sequence_tokens);
-	return -ENOSPC;
-}
-
-static int set_prefix(const struct plan_wish *wish, uint64_t pages, uint64_t index_bytes,
-		      struct plan *out, char refusal[PLAN_REFUSAL_BYTES])
+static enum verdict judge_prefix(const struct plan_wish *wish, uint64_t pages, struct plan *out)
 {
 	uint64_t effective = prefix_pages_of(wish, pages);
 
-	if (wish->prefix_caching && effective == 0)
-		return refuse_prefix(wish, pages, index_bytes, refusal);
-	if (wish->limits.shadow_lru && effective &&
-	    shadow_bytes_for(effective) > SHADOW_BYTES_MAX) {
-		snprintf(refusal, PLAN_REFUSAL_BYTES,
-			 "shadow_lru would take %" PRIu64 " bytes for a prefix cache of %" PRIu64
-			 " pages, at most %llu are accepted; shadow_lru false or a smaller "
-			 "max_prefix_cache_pages would change it",
-			 shadow_bytes_for(effective), effective, SHADOW_BYTES_MAX);
-		return -ENOSPC;
-	}
 	out->reserve_pages = reserve_of(wish);
 	out->requested_prefix_pages = wish->prefix_caching ? wish->max_prefix_pages : 0;
 	out->effective_prefix_pages = effective;
 	out->fallback_reason[0] = 0;
+	if (wish->prefix_caching && effective == 0)
+		return NO_PREFIX_ROOM;
+	if (wish->limits.shadow_lru && effective && shadow_bytes_for(effective) > SHADOW_BYTES_MAX)
+		return SHADOW_TOO_LARGE;
 	if (wish->prefix_caching && wish->max_prefix_pages != PLAN_NULL &&
 	    effective != wish->max_prefix_pages)
 		snprintf(out->fallback_reason, sizeof(out->fallback_reason),
 			 "prefix page budget clamped from %" PRIu64 " to %" PRIu64
 			 " to reserve %" PRIu64 " request pages",
 			 wish->max_prefix_pages, effective, out->reserve_pages);
-	return 0;
+	return FITS;
 }
 
-int plan_prefix(uint64_t pages, const struct plan_wish *wish, struct plan *out,
-		char refusal[PLAN_REFUSAL_BYTES])
+/* Of a pool whose pages are all that is known of it: those that it is limited to. */
+static enum verdict judge_known(const struct plan_wish *wish, struct plan *out)
 {
-	return set_prefix(wish, pages, 0, out, refusal);
+	out->pages = wish->pool_pages_limit;
+	return judge_prefix(wish, out->pages, out);
 }
 
 /* ---- what pages take ---- */
@@ -147,127 +135,210 @@ static uint64_t pages_for(const struct plan_wish *wish, uint64_t bytes, uint64_t
 
 /* ---- the budget ---- */
 
-/* What pool_pages alone asks for. */
-static int budget_of_pages(const struct plan_wish *wish, uint64_t fixed, uint64_t *out,
-			   char refusal[PLAN_REFUSAL_BYTES])
+static uint64_t floor_of(const struct plan_wish *wish)
 {
-	uint64_t pages = wish->pool_pages_limit, need = add(fixed, cost_of(wish, pages));
-
-	if (pages > POOL_PAGES_MAX) {
-		snprintf(refusal, PLAN_REFUSAL_BYTES,
-			 "pool_pages asks for %" PRIu64 " pages, a pool can have at most %u; fewer "
-			 "pool_pages would change it",
-			 pages, POOL_PAGES_MAX);
-		return -ENOSPC;
-	}
-	if (need > wish->available_bytes) {
-		snprintf(
-		    refusal, PLAN_REFUSAL_BYTES,
-		    "pool_pages asks for %" PRIu64 " pages of %" PRIu64
-		    " bytes, an index of %" PRIu64 " bytes and %" PRIu64
-		    " bytes of slots and workspace, %" PRIu64
-		    " bytes in all; the device has %" PRIu64 " free, %" PRIu64
-		    " are missing; fewer pool_pages, or null for what is free, would change it",
-		    pages, wish->page_stride, index_of(wish, pages), fixed, need,
-		    wish->available_bytes, need - wish->available_bytes);
-		return -ENOSPC;
-	}
-	*out = need;
-	return 0;
+	return add(reserve_of(wish), wish->retained_slots);
 }
 
-/* The budget in bytes. A pool_bytes above what is free is refused before anything is made. */
-static int budget(const struct plan_wish *wish, uint64_t fixed, uint64_t *out,
-		  char refusal[PLAN_REFUSAL_BYTES])
+static enum verdict judge_limit(const struct plan_wish *wish, struct plan *out)
 {
-	uint64_t free_bytes = wish->available_bytes;
+	(void)out;
+	return wish->pool_pages_limit && wish->pool_pages_limit < floor_of(wish) ? LIMIT_TOO_LOW
+										 : FITS;
+}
 
-	if (wish->pool_bytes == PLAN_NULL && wish->pool_pages_limit)
-		return budget_of_pages(wish, fixed, out, refusal);
-	if (wish->pool_bytes == PLAN_NULL) {
-		*out = free_bytes > wish->headroom_bytes ? free_bytes - wish->headroom_bytes : 0;
-		return 0;
+/* The budget in bytes. More than what is free is refused before anything is made. */
+static enum verdict judge_budget(const struct plan_wish *wish, uint64_t fixed, uint64_t *out)
+{
+	uint64_t free_bytes = wish->available_bytes, pages = wish->pool_pages_limit;
+
+	if (wish->pool_bytes != PLAN_NULL) {
+		*out = wish->pool_bytes;
+		return *out > free_bytes ? BUDGET_TOO_LARGE : FITS;
 	}
-	if (wish->pool_bytes > free_bytes) {
-		snprintf(refusal, PLAN_REFUSAL_BYTES,
+	if (pages) {
+		*out = add(fixed, cost_of(wish, pages));
+		if (pages > POOL_PAGES_MAX)
+			return PAGES_TOO_MANY;
+		return *out > free_bytes ? PAGES_TOO_LARGE : FITS;
+	}
+	*out = free_bytes > wish->headroom_bytes ? free_bytes - wish->headroom_bytes : 0;
+	return FITS;
+}
+
+static uint64_t fixed_of(const struct plan *p)
+{
+	return add(add(p->lane_bytes, p->retained_bytes), p->workspace_bytes);
+}
+
+static enum verdict judge(const struct plan_wish *wish, struct plan *out)
+{
+	struct plan plan = {0};
+	uint64_t fixed, room;
+	enum verdict verdict;
+
+	plan.lane_bytes = multiply(multiply(wish->lanes, 2), wish->state_slot_bytes);
+	plan.retained_bytes = multiply(wish->retained_slots, wish->state_slot_bytes);
+	plan.workspace_bytes = wish->workspace_bytes;
+	fixed = fixed_of(&plan);
+	verdict = judge_limit(wish, &plan);
+	if (!verdict)
+		verdict = judge_budget(wish, fixed, &plan.budget_bytes);
+	room = fixed < plan.budget_bytes ? plan.budget_bytes - fixed : 0;
+	if (!verdict)
+		plan.pages = pages_for(wish, room, POOL_PAGES_MAX);
+	if (!verdict && plan.pages < floor_of(wish))
+		verdict = BUDGET_TOO_SMALL;
+	if (!verdict) {
+		if (wish->pool_pages_limit && plan.pages > wish->pool_pages_limit)
+			plan.pages = wish->pool_pages_limit;
+		plan.index_bytes = index_of(wish, plan.pages);
+		plan.page_bytes = plan.pages * wish->page_stride;
+		plan.left_bytes = room - plan.index_bytes - plan.page_bytes;
+		verdict = judge_prefix(wish, plan.pages, &plan);
+	}
+	*out = plan;
+	return verdict;
+}
+
+/* ---- what a refusal says ---- */
+
+static void say_numbers(const struct plan_wish *wish, enum verdict verdict, const struct plan *p,
+			char out[PLAN_REFUSAL_BYTES])
+{
+	uint64_t pages = wish->pool_pages_limit, most = wish->max_sequence_tokens;
+	uint64_t least = floor_of(wish), need = add(fixed_of(p), cost_of(wish, least));
+	char index[64] = "";
+
+	switch (verdict) {
+	case LIMIT_TOO_LOW:
+		snprintf(out, PLAN_REFUSAL_BYTES,
+			 "pool_pages is %" PRIu64 ", one sequence of max_sequence_length %" PRIu64
+			 " needs %" PRIu64 " pages, %" PRIu64 " are missing",
+			 pages, most, least, least - pages);
+		return;
+	case PAGES_TOO_MANY:
+		snprintf(out, PLAN_REFUSAL_BYTES,
+			 "pool_pages asks for %" PRIu64 " pages, a pool can have at most %u", pages,
+			 POOL_PAGES_MAX);
+		return;
+	case PAGES_TOO_LARGE:
+		snprintf(out, PLAN_REFUSAL_BYTES,
+			 "pool_pages asks for %" PRIu64 " pages of %" PRIu64
+			 " bytes, an index of %" PRIu64 " bytes and %" PRIu64
+			 " bytes of slots and workspace, %" PRIu64
+			 " bytes in all; the device has %" PRIu64 " free, %" PRIu64 " are missing",
+			 pages, wish->page_stride, index_of(wish, pages), fixed_of(p),
+			 p->budget_bytes, wish->available_bytes,
+			 p->budget_bytes - wish->available_bytes);
+		return;
+	case BUDGET_TOO_LARGE:
+		snprintf(out, PLAN_REFUSAL_BYTES,
 			 "pool_bytes asks for %" PRIu64 " bytes, the device has %" PRIu64
-			 " free, %" PRIu64 " are missing; a smaller pool_bytes, or null for what "
-			 "is free, would change it",
-			 wish->pool_bytes, free_bytes, wish->pool_bytes - free_bytes);
-		return -ENOSPC;
+			 " free, %" PRIu64 " are missing",
+			 wish->pool_bytes, wish->available_bytes,
+			 wish->pool_bytes - wish->available_bytes);
+		return;
+	case BUDGET_TOO_SMALL:
+		snprintf(out, PLAN_REFUSAL_BYTES,
+			 "one sequence of max_sequence_length %" PRIu64 " needs %" PRIu64
+			 " pages of %" PRIu64 " bytes, an index of %" PRIu64 " bytes and %" PRIu64
+			 " bytes of slots and workspace, %" PRIu64
+			 " bytes in all; the budget is %" PRIu64 " bytes, %" PRIu64 " are missing",
+			 most, least, wish->page_stride, index_of(wish, least), fixed_of(p), need,
+			 p->budget_bytes, need > p->budget_bytes ? need - p->budget_bytes : 0);
+		return;
+	case NO_PREFIX_ROOM:
+		if (p->index_bytes)
+			snprintf(index, sizeof(index), " beside an index of %" PRIu64 " bytes",
+				 p->index_bytes);
+		snprintf(out, PLAN_REFUSAL_BYTES,
+			 "prefix caching has no room: the pool has %" PRIu64 " pages%s and %" PRIu64
+			 " of them are reserved for one request of max_sequence_length %" PRIu64,
+			 p->pages, index, p->reserve_pages, most);
+		return;
+	case SHADOW_TOO_LARGE:
+		snprintf(out, PLAN_REFUSAL_BYTES,
+			 "shadow_lru would take %" PRIu64 " bytes for a prefix cache of %" PRIu64
+			 " pages, at most %llu are accepted",
+			 shadow_bytes_for(p->effective_prefix_pages), p->effective_prefix_pages,
+			 SHADOW_BYTES_MAX);
+		return;
+	case FITS:
+		break;
 	}
-	*out = wish->pool_bytes;
-	return 0;
+	cannot_happen("a plan that fits is refused");
 }
 
-static int refuse_floor(const struct plan_wish *wish, uint64_t budget_bytes, uint64_t fixed_bytes,
-			uint64_t floor_pages, char refusal[PLAN_REFUSAL_BYTES])
+static int refuse(const struct plan_wish *wish, enum verdict verdict, const struct plan *p,
+		  plan_judge *fits, char out[PLAN_REFUSAL_BYTES])
 {
-	uint64_t pages_bytes = multiply(floor_pages, wish->page_stride);
-	uint64_t need = add(fixed_bytes, cost_of(wish, floor_pages));
-	uint64_t index_bytes = index_of(wish, floor_pages);
+	size_t used;
 
-	snprintf(refusal, PLAN_REFUSAL_BYTES,
-		 "one sequence of max_sequence_length %" PRIu64 " needs %" PRIu64
-		 " pages of %" PRIu64 " bytes, an index of %" PRIu64 " bytes and %" PRIu64
-		 " bytes of slots and workspace, %" PRIu64 " bytes in all; the budget is %" PRIu64
-		 " bytes, %" PRIu64
-		 " are missing; more pool_bytes, less headroom_bytes, fewer lanes%s or a smaller "
-		 "max_sequence_length would change it",
-		 wish->max_sequence_tokens, floor_pages, wish->page_stride, index_bytes,
-		 fixed_bytes, need, budget_bytes, need > budget_bytes ? need - budget_bytes : 0,
-		 index_bytes > pages_bytes && wish->prefix_caching
-		     ? ", retained_order lru, enable_prefix_caching false"
-		     : "");
+	say_numbers(wish, verdict, p, out);
+	used = strlen(out);
+	plan_say_keys(wish, fits, out + used, PLAN_REFUSAL_BYTES - used);
 	return -ENOSPC;
+}
+
+/* ---- all of it ---- */
+
+static bool fits_all(const struct plan_wish *wish)
+{
+	struct plan plan;
+
+	return judge(wish, &plan) == FITS;
+}
+
+static bool fits_limit(const struct plan_wish *wish)
+{
+	return judge_limit(wish, NULL) == FITS;
+}
+
+static bool fits_known(const struct plan_wish *wish)
+{
+	struct plan plan = {0};
+
+	return judge_known(wish, &plan) == FITS;
 }
 
 int plan_check_limit(const struct plan_wish *wish, char refusal[PLAN_REFUSAL_BYTES])
 {
-	uint64_t floor_pages = add(reserve_of(wish), wish->retained_slots);
+	struct plan plan = {0};
+	enum verdict verdict = judge_limit(wish, &plan);
 
-	if (wish->pool_pages_limit == 0 || wish->pool_pages_limit >= floor_pages)
-		return 0;
-	snprintf(refusal, PLAN_REFUSAL_BYTES,
-		 "pool_pages is %" PRIu64 ", one sequence of max_sequence_length %" PRIu64
-		 " needs %" PRIu64 " pages, %" PRIu64 " are missing; more pool_pages or a smaller "
-		 "max_sequence_length would change it",
-		 wish->pool_pages_limit, wish->max_sequence_tokens, floor_pages,
-		 floor_pages - wish->pool_pages_limit);
-	return -ENOSPC;
+	return verdict ? refuse(wish, verdict, &plan, fits_limit, refusal) : 0;
+}
+
+int plan_prefix(uint64_t pages, const struct plan_wish *wish, struct plan *out,
+		char refusal[PLAN_REFUSAL_BYTES])
+{
+	struct plan_wish known = *wish;
+	struct plan plan = {0};
+	enum verdict verdict;
+
+	known.pool_pages_limit = pages;
+	known.pool_bytes = 0; /* nobody knows */
+	verdict = judge_known(&known, &plan);
+	if (verdict)
+		return refuse(&known, verdict, &plan, fits_known, refusal);
+	out->reserve_pages = plan.reserve_pages;
+	out->requested_prefix_pages = plan.requested_prefix_pages;
+	out->effective_prefix_pages = plan.effective_prefix_pages;
+	memcpy(out->fallback_reason, plan.fallback_reason, sizeof(out->fallback_reason));
+	return 0;
 }
 
 int plan_compute(const struct plan_wish *wish, struct plan *out, char refusal[PLAN_REFUSAL_BYTES])
 {
-	struct plan plan = {0};
-	uint64_t fixed, floor_pages, room;
-	int r = plan_check_limit(wish, refusal);
+	enum verdict verdict;
+	struct plan plan;
 
 	must(wish->page_stride > 0);
 	must(wish->limits.page_tokens > 0);
-	plan.lane_bytes = multiply(multiply(wish->lanes, 2), wish->state_slot_bytes);
-	plan.retained_bytes = multiply(wish->retained_slots, wish->state_slot_bytes);
-	plan.workspace_bytes = wish->workspace_bytes;
-	fixed = add(add(plan.lane_bytes, plan.retained_bytes), plan.workspace_bytes);
-	floor_pages = add(reserve_of(wish), wish->retained_slots);
-	if (!r)
-		r = budget(wish, fixed, &plan.budget_bytes, refusal);
-	if (r)
-		return r;
-
-	room = fixed < plan.budget_bytes ? plan.budget_bytes - fixed : 0;
-	plan.pages = pages_for(wish, room, POOL_PAGES_MAX);
-	if (plan.pages < floor_pages)
-		return refuse_floor(wish, plan.budget_bytes, fixed, floor_pages, refusal);
-	if (wish->pool_pages_limit && plan.pages > wish->pool_pages_limit)
-		plan.pages = wish->pool_pages_limit;
-
-	plan.index_bytes = index_of(wish, plan.pages);
-	plan.page_bytes = plan.pages * wish->page_stride;
-	plan.left_bytes = room - plan.index_bytes - plan.page_bytes;
-	r = set_prefix(wish, plan.pages, plan.index_bytes, &plan, refusal);
-	if (r)
-		return r;
+	verdict = judge(wish, &plan);
+	if (verdict)
+		return refuse(wish, verdict, &plan, fits_all, refusal);
 	*out = plan;
 	return 0;
 }

@@ -18,7 +18,7 @@
 
 #define PLAN_NULL          UINT64_MAX /* pool_bytes, max_prefix_pages: not said */
 #define PLAN_REASON_BYTES  160
-#define PLAN_REFUSAL_BYTES 640
+#define PLAN_REFUSAL_BYTES 900
 
 struct plan_wish {
 	uint64_t pool_bytes; /* PLAN_NULL: what pool_pages_limit takes; without one, what the device
@@ -55,7 +55,7 @@ struct plan {
 
 /*
  * 0 and *out, or -ENOSPC and the refusal: what was asked, what there is, what is missing, and the
- * keys that would change it. Every number of the wish may be any number.
+ * keys each of which would change it by itself. Every number of the wish may be any number.
  */
 int plan_compute(const struct plan_wish *wish, struct plan *out, char refusal[PLAN_REFUSAL_BYTES]);
 

@@ -279,8 +279,8 @@ static const struct wrong wrong_pools[] = {
     {"{\"pools\": [{\"name\": \"a\", \"pool_pages\": 100000000, \"shadow_lru\": true,\n"
      "\"enable_prefix_caching\": true, \"max_prefix_cache_pages\": null}]}",
      "f.json:1: pools[0].pool_pages: shadow_lru would take 4273799168 bytes for a prefix cache of "
-     "99999936 pages, at most 1073741824 are accepted; shadow_lru false or a smaller "
-     "max_prefix_cache_pages would change it"},
+     "99999936 pages, at most 1073741824 are accepted; fewer pool_pages, shadow_lru false, a "
+     "smaller max_prefix_cache_pages or enable_prefix_caching false would change it"},
     {"{\"pools\": [{\"name\": \"a\", \"device\": \"cuda\"}]}",
      "f.json:1: pools[0].device: \"cuda\" is none of its words, accepted is one of cpu"},
     {"{\"pools\": [{\"name\": \"a\", \"pool_bytes\": \"null\"}]}",
@@ -295,9 +295,8 @@ static const struct wrong wrong_pools[] = {
     {"{\"pools\": [{\"name\": \"a\",\n\"pool_pages\": 64,\n"
      "\"enable_prefix_caching\": true}]}",
      "f.json:2: pools[0].pool_pages: prefix caching has no room: the pool has 64 pages and "
-     "64 of them are reserved for one request of max_sequence_length 4096; more pool_bytes "
-     "or pool_pages, a smaller max_sequence_length, a max_prefix_cache_pages above 0, or "
-     "enable_prefix_caching false would change it"},
+     "64 of them are reserved for one request of max_sequence_length 4096; more pool_pages, "
+     "enable_prefix_caching false or a smaller max_sequence_length would change it"},
     {"{\"pools\": [{\"name\": \"a\", \"pool_pages\": 63}]}",
      "f.json:1: pools[0].pool_pages: pool_pages is 63, one sequence of max_sequence_length "
      "4096 needs 64 pages, 1 are missing; more pool_pages or a smaller max_sequence_length "

@@ -135,8 +135,8 @@ static void caching_without_a_page_of_room_is_refused_with_capacity_and_reserve(
 	expect(refusal,
 	       "prefix caching has no room: the pool has 64 pages beside an index of %" PRIu64
 	       " bytes and 64 of them are reserved for one request of max_sequence_length 4096; "
-	       "more pool_bytes or pool_pages, a smaller max_sequence_length, a "
-	       "max_prefix_cache_pages above 0, or enable_prefix_caching false would change it",
+	       "more pool_bytes, retained_order lru, enable_prefix_caching false or a smaller "
+	       "max_sequence_length would change it",
 	       index_of(&wish, 64, 1));
 	assert_int_equal(plan.pages, 7);
 	/* Where only pages are known there is no index to speak of. */
@@ -161,9 +161,8 @@ static void a_pool_too_small_for_one_sequence_says_what_is_missing(void **state)
 	       "one sequence of max_sequence_length 4096 needs 64 pages of 65536 bytes, an index "
 	       "of %" PRIu64 " bytes and 0 bytes of slots and workspace, %" PRIu64
 	       " bytes in all; the budget is %" PRIu64
-	       " bytes, 1 are missing; more pool_bytes, less headroom_bytes, fewer lanes, "
-	       "retained_order lru, enable_prefix_caching false or a smaller max_sequence_length "
-	       "would change it",
+	       " bytes, 1 are missing; more pool_bytes, retained_order lru, enable_prefix_caching "
+	       "false or a smaller max_sequence_length would change it",
 	       index_of(&wish, 64, 1), wish.pool_bytes + 1, wish.pool_bytes);
 	/* Without reuse most of it is pages. */
 	wish.prefix_caching = false;
@@ -173,8 +172,7 @@ static void a_pool_too_small_for_one_sequence_says_what_is_missing(void **state)
 	       "one sequence of max_sequence_length 4096 needs 64 pages of 65536 bytes, an index "
 	       "of %" PRIu64 " bytes and 0 bytes of slots and workspace, %" PRIu64
 	       " bytes in all; the budget is 3932160 bytes, %" PRIu64
-	       " are missing; more pool_bytes, less headroom_bytes, fewer lanes or a smaller "
-	       "max_sequence_length would change it",
+	       " are missing; more pool_bytes or a smaller max_sequence_length would change it",
 	       index_of(&wish, 64, 0), bytes_of(&wish, 64, 0),
 	       bytes_of(&wish, 64, 0) - wish.pool_bytes);
 }
@@ -191,8 +189,17 @@ static void a_budget_above_what_is_free_says_what_is_missing(void **state)
 	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
 	assert_string_equal(refusal,
 			    "pool_bytes asks for 8388608 bytes, the device has 6553600 free, "
-			    "1835008 are missing; a smaller pool_bytes, or null for what is free, "
-			    "would change it");
+			    "1835008 are missing; a smaller pool_bytes together with "
+			    "enable_prefix_caching false would change it");
+	wish.available_bytes = bytes_of(&wish, 65, 1);
+	wish.pool_bytes = wish.available_bytes + 1;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+	assert_non_null(strstr(refusal, " free, 1 are missing; a smaller pool_bytes would change "
+					"it"));
+	wish.headroom_bytes = 0;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+	assert_non_null(strstr(refusal, "; a smaller pool_bytes or pool_bytes null for what is "
+					"free would change it"));
 }
 
 static void a_page_limit_below_one_sequence_says_what_is_missing(void **state)
@@ -351,7 +358,8 @@ static void pages_alone_are_had_exactly_with_all_that_is_beside_them(void **stat
 	       "pool_pages asks for 1000000 pages of 65536 bytes, an index of %" PRIu64
 	       " bytes and 1049576 bytes of slots and workspace, %" PRIu64
 	       " bytes in all; the device has %" PRIu64
-	       " free, 1 are missing; fewer pool_pages, or null for what is free, would change it",
+	       " free, 1 are missing; fewer pool_pages, fewer lanes, retained_order lru or "
+	       "enable_prefix_caching false would change it",
 	       plan.index_bytes, wish.available_bytes + 1, wish.available_bytes);
 	wish.pool_pages_limit = UINT32_MAX;
 	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
@@ -405,6 +413,94 @@ static void the_index_of_a_plan_is_that_of_its_pool_and_no_page_more_would_fit(v
 	assert_true(planned > 1500);
 }
 
+/* Alone, as far as they go. */
+static bool fits_with(struct plan_wish wish, const char *key)
+{
+	char refusal[PLAN_REFUSAL_BYTES];
+	struct plan plan;
+
+	if (!strcmp(key, "more pool_bytes") && wish.pool_bytes < wish.available_bytes)
+		wish.pool_bytes = wish.available_bytes;
+	else if (!strcmp(key, "less headroom_bytes"))
+		wish.headroom_bytes = 0;
+	else if (!strcmp(key, "fewer lanes") && wish.lanes) {
+		wish.workspace_bytes /= wish.lanes;
+		wish.lanes = 1;
+	} else if (!strcmp(key, "retained_order lru"))
+		wish.limits.order = RETAIN_LRU;
+	else if (!strcmp(key, "enable_prefix_caching false"))
+		wish.prefix_caching = false;
+	else if (!strcmp(key, "a smaller max_sequence_length"))
+		wish.max_sequence_tokens = 1;
+	return plan_compute(&wish, &plan, refusal) == 0;
+}
+
+static void a_refusal_names_exactly_the_keys_that_would_change_it(void **state)
+{
+	static const char *const keys[] = {
+	    "more pool_bytes",    "less headroom_bytes",         "fewer lanes",
+	    "retained_order lru", "enable_prefix_caching false", "a smaller max_sequence_length"};
+	unsigned named[sizeof(keys) / sizeof(*keys)] = {0}, refused = 0;
+	uint64_t random = 3;
+
+	(void)state;
+	for (int i = 0; i < 2000; i++) {
+		struct plan_wish wish = {
+		    .available_bytes = 1ull << (20 + below(&random, 10)),
+		    .pool_bytes = below(&random, 2) ? PLAN_NULL : 1ull << (18 + below(&random, 12)),
+		    .headroom_bytes = below(&random, 2) ? 0 : 1ull << (18 + below(&random, 12)),
+		    .page_stride = STRIDE,
+		    .max_sequence_tokens = 1ull << below(&random, 14),
+		    .prefix_caching = below(&random, 2),
+		    .max_prefix_pages = PLAN_NULL,
+		    .lanes = 8,
+		    .state_slot_bytes = below(&random, 2) ? 0 : 1ull << (12 + below(&random, 14)),
+		    .limits = {.page_tokens = 64,
+			       .name_spaces = 1,
+			       .order = below(&random, 2) ? RETAIN_LRU : RETAIN_LEARNED}};
+		char refusal[PLAN_REFUSAL_BYTES];
+		struct plan plan;
+
+		if (!plan_compute(&wish, &plan, refusal))
+			continue;
+		refused++;
+		assert_true(strlen(refusal) + 1 < PLAN_REFUSAL_BYTES);
+		if (strstr(refusal, " together with ") || strstr(refusal, "no key of the pool"))
+			*strrchr(refusal, ';') = 0; /* none by itself */
+		for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++) {
+			bool says = strstr(refusal, keys[k]) != NULL;
+
+			if (says != fits_with(wish, keys[k]))
+				fail_msg("case %d, %s: %s", i, keys[k], refusal);
+			named[k] += says;
+		}
+	}
+	assert_true(refused > 300);
+	for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++)
+		assert_true(named[k] > 0);
+}
+
+/* What is missing may be more than one thing. */
+static void where_no_key_is_enough_two_are_named(void **state)
+{
+	struct plan_wish wish = example();
+	char refusal[PLAN_REFUSAL_BYTES];
+	struct plan plan;
+
+	(void)state;
+	wish.prefix_caching = false;
+	wish.available_bytes = 8 * STRIDE;
+	wish.pool_bytes = 128 * STRIDE;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+	assert_string_equal(refusal,
+			    "pool_bytes asks for 8388608 bytes, the device has 524288 free, "
+			    "7864320 are missing; a smaller pool_bytes together with a smaller "
+			    "max_sequence_length would change it");
+	wish.available_bytes = STRIDE / 2;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+	assert_non_null(strstr(refusal, "; no key of the pool would change it, nor would two"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -422,6 +518,8 @@ int main(void)
 	    cmocka_unit_test(a_page_costs_its_part_of_the_index_too),
 	    cmocka_unit_test(pages_alone_are_had_exactly_with_all_that_is_beside_them),
 	    cmocka_unit_test(the_index_of_a_plan_is_that_of_its_pool_and_no_page_more_would_fit),
+	    cmocka_unit_test(a_refusal_names_exactly_the_keys_that_would_change_it),
+	    cmocka_unit_test(where_no_key_is_enough_two_are_named),
 	    cmocka_unit_test(retained_slots_raise_the_floor),
 	    cmocka_unit_test(wishes_beyond_64_bits_are_refused_like_any_too_large),
 	};
