@@ -222,10 +222,11 @@ int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES])
 	return config_finish_namespaces(c, error);
 }
 
-void config_print_warnings(const struct config *c, FILE *out)
+void config_print_warnings(const struct config *c, char *const *environment, FILE *out)
 {
 	char refusal[PLAN_REFUSAL_BYTES];
 
+	config_print_unknown(environment, out);
 	for (unsigned i = 0; i < c->n_pools; i++) {
 		struct plan_wish wish = pool_wish(&c->pools[i]);
 		struct plan plan;

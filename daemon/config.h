@@ -200,8 +200,9 @@ void config_origin_text(const struct config *c, const struct config_origin *orig
 
 /* All values with their origins, as JSON; the caller's, to be freed. NULL: no memory. */
 char *config_describe_json(const struct config *c);
-/* What the plan will change about the wishes, one line each, where it can be known already. */
-void config_print_warnings(const struct config *c, FILE *out);
+/* One line each: variables that nobody reads, and what the plan will change about the wishes, where
+ * it can be known already. environment may be NULL. */
+void config_print_warnings(const struct config *c, char *const *environment, FILE *out);
 void config_print_help(FILE *out);
 /* The options as roff: the middle part of kvhost.json(5). */
 void config_print_manual(FILE *out);

@@ -12,7 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/panic.h"
 #include "daemon/option.h"
+#include "shm/text.h"
+
+#define NEAR_LETTERS 2 /* so many may be wrong in a name that is meant to be another one */
 
 struct taken { /* options that this source has set: each may be set once */
 	bool option[OPTION_COUNT];
@@ -104,10 +108,12 @@ static unsigned find_joined(const char *name, size_t length, char separator, boo
 	return option_find("top", key);
 }
 
+static const char prefix[] = "KVHOST_";
+#define PREFIX (sizeof(prefix) - 1)
+
 int config_take_environment(struct config *c, char *const *environment,
 			    char error[CONFIG_ERROR_BYTES])
 {
-	static const char prefix[] = "KVHOST_";
 	struct taken taken = {0};
 	bool in_section;
 	int r;
@@ -118,10 +124,9 @@ int config_take_environment(struct config *c, char *const *environment,
 		char place[160];
 		unsigned option;
 
-		if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 || name[length] != '=')
+		if (strncmp(name, prefix, PREFIX) != 0 || name[length] != '=')
 			continue;
-		option = find_joined(name + sizeof(prefix) - 1, length - (sizeof(prefix) - 1), '_',
-				     true, &in_section);
+		option = find_joined(name + PREFIX, length - PREFIX, '_', true, &in_section);
 		snprintf(place, sizeof(place), "environment %.*s",
 			 (int)(length < 100 ? length : 100), name);
 		if (option == OPTION_COUNT && in_section)
@@ -135,6 +140,114 @@ int config_take_environment(struct config *c, char *const *environment,
 			return r;
 	}
 	return 0;
+}
+
+/* ---- variables that nobody reads ---- */
+
+/* Of the library and the tools. */
+static const char *const others[] = {"KVHOST_SOCKET", "KVHOST_STATS"};
+/* Of those who build and test: no concern of a daemon's. */
+static const char *const silent[] = {"KVHOST_BUILD", "KVHOST_CI_LOG", "KVHOST_KEYS", "KVHOST_LONG"};
+static const char *const silent_prefixes[] = {"KVHOST_SIM_", "KVHOST_TEST_"};
+
+static bool is_one_of(const char *name, const char *const *list, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (!strcmp(name, list[i]))
+			return true;
+	}
+	return false;
+}
+
+#define IS_ONE_OF(name, list) is_one_of(name, list, sizeof(list) / sizeof(*(list)))
+
+static bool is_known(const char *name)
+{
+	bool in_section;
+
+	for (size_t i = 0; i < sizeof(silent_prefixes) / sizeof(*silent_prefixes); i++) {
+		if (!strncmp(name, silent_prefixes[i], strlen(silent_prefixes[i])))
+			return true;
+	}
+	return IS_ONE_OF(name, others) || IS_ONE_OF(name, silent) ||
+	       find_joined(name + PREFIX, strlen(name) - PREFIX, '_', true, &in_section) !=
+		   OPTION_COUNT;
+}
+
+/* How many letters must be put in, left out or changed, whatever their case. */
+static unsigned distance(const char *a, const char *b)
+{
+	size_t n = strlen(b);
+	unsigned row[OPTION_NAME_BYTES + 1];
+
+	must(n <= OPTION_NAME_BYTES);
+	for (size_t i = 0; i <= n; i++)
+		row[i] = (unsigned)i;
+	for (; *a; a++) {
+		unsigned diagonal = row[0];
+
+		row[0]++;
+		for (size_t i = 1; i <= n; i++) {
+			bool same = toupper((unsigned char)*a) == toupper((unsigned char)b[i - 1]);
+			unsigned least = diagonal + !same;
+
+			diagonal = row[i];
+			if (row[i] + 1 < least)
+				least = row[i] + 1;
+			if (row[i - 1] + 1 < least)
+				least = row[i - 1] + 1;
+			row[i] = least;
+		}
+	}
+	return row[n];
+}
+
+/* The variable that was meant, perhaps: one written much like this, or with its section left out.
+ * Empty: there is none. */
+static void find_near(const char *name, char out[OPTION_NAME_BYTES])
+{
+	unsigned least = NEAR_LETTERS + 1;
+
+	out[0] = 0;
+	for (unsigned i = 0; i < OPTION_COUNT + sizeof(others) / sizeof(*others); i++) {
+		char other[OPTION_NAME_BYTES], key[OPTION_NAME_BYTES];
+		unsigned d;
+
+		if (i >= OPTION_COUNT) {
+			snprintf(other, sizeof(other), "%s", others[i - OPTION_COUNT]);
+			d = distance(name, other);
+		} else if (!strcmp(option_table[i].section, "namespaces")) {
+			continue;
+		} else {
+			option_environment_name(&option_table[i], other);
+			snprintf(key, sizeof(key), "%s%s", prefix, option_table[i].key);
+			d = distance(name, other);
+			if (distance(name, key) < d)
+				d = distance(name, key);
+		}
+		if (d >= least)
+			continue;
+		least = d;
+		memcpy(out, other, sizeof(other));
+	}
+}
+
+void config_print_unknown(char *const *environment, FILE *out)
+{
+	for (; environment && *environment; environment++) {
+		char name[OPTION_NAME_BYTES], near[OPTION_NAME_BYTES];
+		size_t length = strcspn(*environment, "=");
+
+		if (strncmp(*environment, prefix, PREFIX) != 0 || (*environment)[length] != '=')
+			continue;
+		snprintf(name, sizeof(name), "%.*s", (int)length, *environment);
+		if (is_known(name))
+			continue;
+		text_clean(name, strlen(name));
+		find_near(name, near);
+		fprintf(out, "environment %s: no such key, it changes nothing%s%s%s\n", name,
+			near[0] ? "; is " : "", near, near[0] ? " meant?" : "");
+	}
 }
 
 struct flag {

@@ -14,4 +14,7 @@ int config_read_command_line(int argc, char *const *argv, enum config_action *ac
 int config_take_file(struct config *c, const char *file, bool must_exist,
 		     char error[CONFIG_ERROR_BYTES]);
 
+/* Variables KVHOST_... that neither the daemon nor the library nor a tool reads, a line each. */
+void config_print_unknown(char *const *environment, FILE *out);
+
 #endif

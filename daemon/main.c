@@ -121,6 +121,22 @@ static int start_log(struct kvhost *k)
 	return log_new(&options, &k->log);
 }
 
+static void log_warnings(struct kvhost *k)
+{
+	extern char **environ;
+	char *text = NULL, *rest = NULL;
+	size_t bytes;
+	FILE *out = open_memstream(&text, &bytes);
+
+	if (!out)
+		return;
+	config_print_warnings(&k->config, environ, out);
+	fclose(out);
+	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+		log_write(k->log, LOG_LEVEL_WARNING, "%s", line);
+	free(text);
+}
+
 static int start_stats(struct kvhost *k, uint64_t epoch)
 {
 	static const char *const names[] = {"core", "work", "device", "log"};
@@ -353,8 +369,10 @@ static int start(struct kvhost *k)
 		say(k->config.state_directory, r, "");
 	if (!r)
 		r = start_log(k);
-	if (!r)
+	if (!r) {
+		log_warnings(k);
 		r = start_stats(k, epoch);
+	}
 	if (!r && (r = start_threads(k)))
 		say("its threads", r, "");
 	if (!r)
@@ -550,7 +568,7 @@ int main(int argc, char **argv)
 		printf("kvhostd %s\n", PACKAGE_VERSION);
 		return 0;
 	case CONFIG_CHECK:
-		config_print_warnings(&k.config, stdout);
+		config_print_warnings(&k.config, environ, stdout);
 		puts("the configuration is good");
 		return 0;
 	case CONFIG_RUN:

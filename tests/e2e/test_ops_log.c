@@ -200,6 +200,25 @@ static void the_switch_of_the_provider_is_a_strict_boolean(void **state)
 	}
 }
 
+static void a_variable_that_nobody_reads_is_said(void **state)
+{
+	static char line[] = "warning: environment KVHOST_KV_RAM_BYTE: no such key, it changes "
+			     "nothing; is KVHOST_KV_RAM_BYTES meant?";
+
+	(void)state;
+	assert_int_equal(check_config("KVHOST_KV_RAM_BYTE=64GiB"), 0);
+	assert_true(says(line + strlen("warning: ")));
+	d = (struct daemon){.environment = "KVHOST_KV_RAM_BYTE=64GiB"};
+	daemon_start(&d, config);
+	assert_true(await(log_has, line, LONG_MS));
+	daemon_remove(&d);
+	d = (struct daemon){.environment = "KVHOST_SOCKET=/nonexistent/s"};
+	daemon_start(&d, config);
+	assert_int_equal(daemon_stop(&d, LONG_MS), 0);
+	assert_int_equal(warnings(), 0);
+	daemon_remove(&d);
+}
+
 static bool has_counted(void *name)
 {
 	return daemon_counter(&d, name) > 0;
@@ -250,6 +269,7 @@ int main(void)
 					    set_up_quiet, tear_down),
 	    OF_A_DAEMON(an_idle_daemon_warns_of_nothing),
 	    OF_A_DAEMON(health_says_what_is_off),
+	    cmocka_unit_test(a_variable_that_nobody_reads_is_said),
 	    cmocka_unit_test(the_switch_of_the_provider_is_a_strict_boolean),
 	    OF_A_DAEMON(what_the_provider_is_given_is_counted),
 	};

@@ -57,9 +57,55 @@ static char *printed(void (*print)(FILE *out))
 	return text;
 }
 
+static char *const *environment; /* of print_warnings */
+
 static void print_warnings(FILE *out)
 {
-	config_print_warnings(&config, out);
+	config_print_warnings(&config, environment, out);
+}
+
+static void expect_warnings(const char *wanted)
+{
+	char *text = printed(print_warnings);
+
+	assert_string_equal(text, wanted);
+	free(text);
+}
+
+#define NO_KEY ": no such key, it changes nothing"
+
+static void a_variable_that_nobody_reads_is_a_warning(void **state)
+{
+	static char variables[][48] = {"KVHOST_KV_RAM_BYTE=1",
+				       "KVHOST_SPIN_US=3",
+				       "KVHOST_SOKET=/x",
+				       "KVHOST_kv_ram_lock=no",
+				       "KVHOST_RETENTION=long",
+				       "KVHOSTD=/usr/sbin/kvhostd",
+				       "PATH=/bin",
+				       "KVHOST_NOTHING"};
+	static char known[][48] = {
+	    "KVHOST_SOCKET=/x",      "KVHOST_STATS=/y",  "KVHOST_SIM_SEEDS=9",
+	    "KVHOST_TEST_SECONDS=1", "KVHOST_LONG=1",    "KVHOST_BUILD=/z",
+	    "KVHOST_CORE_SPIN_US=1", "KVHOST_KEYS=1000", "KVHOST_CI_LOG=/l"};
+	char *list[16] = {NULL};
+
+	(void)state;
+	assert_int_equal(from_text("{}"), 0);
+	environment = list;
+	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
+		list[i] = known[i];
+	expect_warnings("");
+	memset(list, 0, sizeof(list));
+	for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++)
+		list[i] = variables[i];
+	expect_warnings("environment KVHOST_KV_RAM_BYTE" NO_KEY "; is KVHOST_KV_RAM_BYTES meant?\n"
+			"environment KVHOST_SPIN_US" NO_KEY "; is KVHOST_CORE_SPIN_US meant?\n"
+			"environment KVHOST_SOKET" NO_KEY "; is KVHOST_SOCKET meant?\n"
+			"environment KVHOST_kv_ram_lock" NO_KEY "; is KVHOST_KV_RAM_LOCK meant?\n"
+			"environment KVHOST_RETENTION" NO_KEY "\n");
+	environment = NULL;
+	expect_warnings("");
 }
 
 static void a_clamped_prefix_budget_is_a_warning_where_the_pages_are_known(void **state)
@@ -130,6 +176,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_clamped_prefix_budget_is_a_warning_where_the_pages_are_known),
+	    cmocka_unit_test(a_variable_that_nobody_reads_is_a_warning),
 	    cmocka_unit_test(every_option_is_described_with_value_and_origin),
 	    cmocka_unit_test(the_manual_page_has_every_option_as_the_table_has_it),
 	};
