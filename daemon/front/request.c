@@ -438,8 +438,34 @@ void request_wait(struct request *r, struct list *where)
 		session_end(r->session, WIRE_BYE_QUOTA, "the daemon has no memory for a deadline");
 }
 
+/* What has not come; nothing that another namespace holds shows in it. NULL: nobody knows. */
+static const char *waited_for(const struct request *r)
+{
+	const struct core_pool *p = r->pool;
+	const struct list *where = r->waits_in;
+
+	if (!r->started)
+		return "earlier calls on its sequence";
+	if (!p || !r->waiting || !list_is_empty(&r->in_ready))
+		return NULL;
+	if (list_is_empty(&r->in_wait))
+		return "a copy on the device";
+	if (where == &p->attaching)
+		return "the memory of the pool";
+	if (where == &p->admission)
+		return "room in the pool";
+	if (where >= p->over_quota && where < p->over_quota + CONFIG_NAMESPACES_MAX)
+		return "room in its namespace (namespaces.max_pages)";
+	if (where == &p->starving)
+		return "a page of the pool";
+	if (where == &p->copying)
+		return "a copy of a state image";
+	return where == &p->fetching ? "pages from KV-RAM" : NULL;
+}
+
 void request_end(struct request *r, int status)
 {
+	const char *what = status == WIRE_ETIMEDOUT ? waited_for(r) : NULL;
 	bool waited = r->pool && !list_is_empty(&r->in_wait);
 	struct core_pool *p = r->pool;
 
@@ -448,10 +474,11 @@ void request_end(struct request *r, int status)
 	if (r->kind->abandon && r->started)
 		r->kind->abandon(r, status);
 	if (r->session->state == SESSION_LIVE && !r->reply.text)
-		refuse(r, r->reply.status, "%s",
+		refuse(r, r->reply.status, "%s%s%s",
 		       status == WIRE_ETIMEDOUT    ? "the deadline passed while it waited"
 		       : status == WIRE_ECANCELLED ? "cancelled by the client"
-						   : wire_status_text(status));
+						   : wire_status_text(status),
+		       what ? " for " : "", what ? what : "");
 	request_finish(r);
 	if (waited)
 		core_pool_settle(p); /* whose turn is it now? */

@@ -515,6 +515,8 @@ static void without_a_lane_an_open_waits_until_its_deadline(void **state)
 	hybrid_step(&e, held[0], 20, 1);
 	p.tokens = tokens[2];
 	assert_int_equal(kvhost_open(e.pool, &p, &a, &found), KVHOST_ETIMEDOUT);
+	assert_string_equal(kvhost_reason(e.host),
+			    "the deadline passed while it waited for room in the pool");
 	assert_int_equal(kvhost_fork(held[0], N, &fork), KVHOST_ETIMEDOUT);
 	/* The parent of a fork that did not come goes on. */
 	hybrid_step(&e, held[0], 40, 2);

@@ -120,6 +120,8 @@ static void without_it_who_comes_later_waits(void **state)
 	live_go_on(&l, &first, LIVE_MOST);
 	assert_int_equal(live_try(&second, &l.others, 3, KVHOST_INTERACTIVE, 50000),
 			 KVHOST_ETIMEDOUT);
+	assert_string_equal(kvhost_reason(l.others.host),
+			    "the deadline passed while it waited for room in the pool");
 	live_expect(&l, "live_sequences_discarded", 0);
 	live_go_on(&l, &low, LIVE_MOST);
 	live_end(&first);
