@@ -73,7 +73,7 @@ bool admission_session(struct request *r)
 	if (s->core->draining)
 		return refused(r, WIRE_ESHUTDOWN, "the daemon is stopping");
 	if (s->core->drained)
-		return refused(r, WIRE_ESHUTDOWN, "the daemon drains");
+		return refused(r, WIRE_ESHUTDOWN, CORE_DRAINS);
 	if (s->n_sequences >= s->core->config->core.sequences_per_session)
 		return refused(r, WIRE_EQUOTA,
 			       "the session has %u sequences open; at most %llu "

@@ -181,6 +181,9 @@ struct core {
 	struct log_limit violations;
 };
 
+/* Why nothing new is taken of a daemon that is drained. */
+#define CORE_DRAINS "the daemon drains and takes nothing new until kvctl drain --undo"
+
 static inline void core_count(struct core *c, enum counter name)
 {
 	c->sums[name]++;

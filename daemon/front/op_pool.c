@@ -453,7 +453,7 @@ static enum run_result attach_run(struct request *r, uint32_t *budget)
 	if (p->state == CORE_POOL_FAILED)
 		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);
 	if (c->drained && !r->session->pools[place].generation)
-		return refuse(r, WIRE_ESHUTDOWN, "the daemon drains");
+		return refuse(r, WIRE_ESHUTDOWN, CORE_DRAINS);
 	if (r->batch && p->state != CORE_POOL_READY)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for the pool's memory");
 	if (p->state == CORE_POOL_DROPPING) {

@@ -368,7 +368,9 @@ static void a_drained_daemon_finishes_what_is_open(void **state)
 	assert_int_equal(kvctl(&d, "health", NULL, NULL, NULL), 1);
 
 	assert_int_equal(kvhost_open(e.pool, &prompt, &none, &found), KVHOST_ESHUTDOWN);
-	assert_string_equal(kvhost_reason(e.host), "the daemon drains");
+	assert_string_equal(kvhost_reason(e.host), "the daemon drains and takes nothing new until "
+						   "kvctl drain --undo");
+	assert_non_null(strstr(kvhost_strerror(KVHOST_ESHUTDOWN), "or drains"));
 	assert_int_equal(kvhost_fork(seq, 96, &none), KVHOST_ESHUTDOWN);
 	assert_int_equal(engine_start(&late, d.socket, &model), KVHOST_ESHUTDOWN);
 	engine_stop(&late);
