@@ -223,6 +223,17 @@ static void made(struct job *job)
 	p->core->work->submit(p->core->work, &p->populating);
 }
 
+/* Not the first attach decides: the configuration does. */
+static bool same_page_tokens(struct request *r, const struct core_pool *p, uint32_t found)
+{
+	if (found == p->config->kv_page_size)
+		return true;
+	return refused(r, WIRE_EMISMATCH,
+		       "page_tokens: pool %s is configured with %llu, found %u; its kv_page_size "
+		       "would change it",
+		       p->config->name, (unsigned long long)p->config->kv_page_size, found);
+}
+
 static bool describe(struct request *r, struct core_pool *p)
 {
 	const struct payload_pool *in = r->in;
@@ -239,10 +250,7 @@ static bool describe(struct request *r, struct core_pool *p)
 	memcpy(p->layers, in + 1, bytes);
 	memcpy(p->sections, (const char *)(in + 1) + bytes, more);
 	fill_defaults(p, &p->description, p->layers);
-	if (p->description.page_tokens != p->config->kv_page_size) {
-		refused(r, WIRE_EMISMATCH, "page_tokens: pool %s is configured with %llu, found %u",
-			p->config->name, (unsigned long long)p->config->kv_page_size,
-			p->description.page_tokens);
+	if (!same_page_tokens(r, p, p->description.page_tokens)) {
 		forget_description(p);
 		return false;
 	}
@@ -270,13 +278,17 @@ static bool describe(struct request *r, struct core_pool *p)
 
 /* ---- a later attach must describe the same ---- */
 
+/* What is kept of one model is of no use to another: somebody must say that it may go. */
+#define REMEDY "; another pool, or kvctl pool drop %s while no session has it, would change it"
+
 static bool same(struct request *r, const struct core_pool *p, const char *field, uint64_t have,
 		 uint64_t found)
 {
 	if (have == found)
 		return true;
-	return refused(r, WIRE_EMISMATCH, "%s: pool %s has %llu, found %llu", field,
-		       p->config->name, (unsigned long long)have, (unsigned long long)found);
+	return refused(r, WIRE_EMISMATCH, "%s: pool %s has %llu, found %llu" REMEDY, field,
+		       p->config->name, (unsigned long long)have, (unsigned long long)found,
+		       p->config->name);
 }
 
 static bool same_layers(struct request *r, const struct core_pool *p,
@@ -311,8 +323,8 @@ static bool same_sections(struct request *r, const struct core_pool *p)
 
 		if (memcmp(have->name, found[i].name, sizeof(have->name)))
 			return refused(r, WIRE_EMISMATCH,
-				       "section %u: pool %s has %.32s, found %.32s", i,
-				       p->config->name, have->name, found[i].name);
+				       "section %u: pool %s has %.32s, found %.32s" REMEDY, i,
+				       p->config->name, have->name, found[i].name, p->config->name);
 		if (!same(r, p, "bytes of a section", have->bytes, found[i].bytes) ||
 		    !same(r, p, "kind of a section", have->kind, found[i].kind))
 			return false;
@@ -330,11 +342,12 @@ static bool same_description(struct request *r, const struct core_pool *p)
 	if (memcmp(want.artifact, have->artifact, sizeof(want.artifact)))
 		return refused(r, WIRE_EMISMATCH,
 			       "artifact: pool %s has another one, %02x%02x%02x%02x..., found "
-			       "%02x%02x%02x%02x...",
+			       "%02x%02x%02x%02x..." REMEDY,
 			       p->config->name, have->artifact[0], have->artifact[1],
 			       have->artifact[2], have->artifact[3], want.artifact[0],
-			       want.artifact[1], want.artifact[2], want.artifact[3]);
-	return same(r, p, "page_tokens", have->page_tokens, want.page_tokens) &&
+			       want.artifact[1], want.artifact[2], want.artifact[3],
+			       p->config->name);
+	return same_page_tokens(r, p, want.page_tokens) &&
 	       same(r, p, "n_layers", have->n_layers, want.n_layers) &&
 	       same(r, p, "n_sections", have->n_sections, want.n_sections) &&
 	       same(r, p, "tensor_rank", have->tensor_rank, want.tensor_rank) &&

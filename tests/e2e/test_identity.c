@@ -133,6 +133,9 @@ static void another_model_or_shard_is_refused_by_the_field_that_differs(void **s
 		assert_int_equal(kvhost_pool_attach(e.host, &p, &wrong), KVHOST_EMISMATCH);
 		reason = kvhost_reason(e.host);
 		assert_memory_equal(reason, fields[i], strlen(fields[i]));
+		/* The size of pages is configured, all else is the first attach's. */
+		assert_non_null(strstr(reason, i == 1 ? "; its kv_page_size would change it"
+						      : "; another pool, or kvctl pool drop "));
 	}
 	describe(&p, layers, artifact);
 	assert_int_equal(kvhost_pool_attach(e.host, &p, &wrong), 0);
