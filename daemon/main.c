@@ -237,14 +237,15 @@ static int start_ram(struct kvhost *k)
 		if (r)
 			snprintf(k->ram_note, sizeof(k->ram_note), "off: %s", why);
 	}
+	if (r && asked) {
+		fprintf(stderr, "kvhostd: kv_ram_bytes: %s\n", why);
+		k->exit_code = EXIT_LIMIT;
+		return r;
+	}
 	if (!k->arena)
 		log_write(k->log, r ? LOG_LEVEL_WARNING : LOG_LEVEL_NOTICE, "KV-RAM is %s",
 			  k->ram_note);
-	if (!r || !asked)
-		return 0;
-	fprintf(stderr, "kvhostd: kv_ram_bytes: %s\n", why);
-	k->exit_code = EXIT_LIMIT;
-	return r;
+	return 0;
 }
 
 static int start_core(struct kvhost *k, uint64_t epoch)
