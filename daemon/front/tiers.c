@@ -169,7 +169,12 @@ static json_t *ram_answer(const struct core_pool *p)
 	return p->ram_note[0] ? json_sprintf("no: %s", p->ram_note) : json_string("yes");
 }
 
-/* What a floor is, and what one would be computed from. */
+static json_t *measured(uint32_t samples, uint64_t value)
+{
+	return samples ? number(value) : json_null();
+}
+
+/* What a floor is, and what one would be computed from; null: not measured yet. */
 static json_t *floor_line(const struct core_pool *p)
 {
 	const struct floor *f = &p->floor;
@@ -177,9 +182,9 @@ static json_t *floor_line(const struct core_pool *p)
 	uint64_t tokens = is_auto ? floor_tokens(f) : p->config->ram_floor_tokens;
 
 	return json_pack("{s:o, s:b, s:o, s:o, s:o}", "tokens", number(tokens), "auto", is_auto,
-			 "prefill_of_a_token_ns", number(floor_prefill_ns(f)),
-			 "restore_of_a_token_ns", number(floor_restore_ns(f)), "restore_delay_ns",
-			 number((uint64_t)f->delay_ns));
+			 "prefill_of_a_token_ns", measured(f->prefills, floor_prefill_ns(f)),
+			 "restore_of_a_token_ns", measured(f->restores, floor_restore_ns(f)),
+			 "restore_delay_ns", measured(f->restores, (uint64_t)f->delay_ns));
 }
 
 static json_t *pool_line(const struct core_pool *p, bool whole)

@@ -2,7 +2,7 @@
 /*
  * test_tiers_counted: counters of KV-RAM that move only in a scene of their own: what is refused,
  * wanted back while it leaves, moved aside, or does not arrive; and every byte is right after it.
- * One thread; every wait has a deadline.
+ * And their names in kvctl. One thread; every wait has a deadline.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "tests/e2e/daemon.h"
+#include "tests/e2e/operator.h"
 #include "tests/e2e/stamped.h"
 
 #define PAGE   16
@@ -317,6 +318,99 @@ static void what_does_not_arrive_in_ram_stays_on_the_device(void **state)
 	assert_int_equal(counter("main", "pool_discards"), 0);
 }
 
+/* ---- what kvctl calls it ---- */
+
+/* What kvctl tiers calls otherwise than the stats file, as docs/tiers.md has it. */
+static const struct {
+	const char *counter, *label, *path;
+} names[] = {
+    {"ram_spills", "spills", "pools.0.moves.spills"},
+    {"ram_spills_kept", "spills kept", "pools.0.moves.spills_kept"},
+    {"ram_spills_failed", "spills failed", "pools.0.moves.spills_failed"},
+    {"ram_releases", "releases", "pools.0.moves.releases"},
+    {"ram_refused", "refused", "pools.0.moves.refused"},
+    {"ram_refused_busy", "refused busy", "pools.0.moves.refused_busy"},
+    {"ram_refused_quota", "refused quota", "pools.0.moves.refused_quota"},
+    {"ram_displaced", "displaced", "pools.0.moves.displaced"},
+    {"ram_restores", "restores", "pools.0.moves.restores"},
+    {"ram_restores_failed", "restores failed", "pools.0.moves.restores_failed"},
+    {"ram_image_spills", "image spills", "pools.0.moves.image_spills"},
+    {"ram_image_spills_failed", "image spills failed", "pools.0.moves.image_spills_failed"},
+    {"ram_image_restores", "image restores", "pools.0.moves.image_restores"},
+    {"ram_image_restores_failed", "image restores failed", "pools.0.moves.image_restores_failed"},
+    {"ram_pages_leaving", "leaving pages", "pools.0.moves.leaving_pages"},
+    {"ram_pages_arriving", "arriving pages", "pools.0.moves.arriving_pages"},
+    {"pool_discards", "discards", "pools.0.moves.discards"},
+    {"ram_bytes_down", "down", "pools.0.moves.down_bytes"},
+    {"ram_copies_down", "down copies", "pools.0.moves.down_copies"},
+    {"ram_bytes_up", "up", "pools.0.moves.up_bytes"},
+    {"ram_copies_up", "up copies", "pools.0.moves.up_copies"},
+    {"live_pages_parked", "parked pages", "pools.0.live.parked_pages"},
+    {"live_pages_returned", "returned pages", "pools.0.live.returned_pages"},
+    {"ram_places_live", "private places", "pools.0.live.private_places"},
+    {"live_sequences_lost", "lost sequences", "pools.0.live.lost_sequences"},
+    {"live_sequences_discarded", "discarded sequences", "pools.0.live.discarded_sequences"},
+    {"ram_hits", "hits in kv ram", "pools.0.hits_in_kv_ram"},
+    {"ram_hit_pages", "hit pages", "pools.0.tiers.1.hit_pages"},
+    {"ram_pages", "pages", "pools.0.tiers.1.pages"},
+    {"ram_images", "images", "pools.0.tiers.1.images"},
+    {"ram_bytes_used", "used", "pools.0.tiers.1.used_bytes"},
+};
+#define NAMES (sizeof(names) / sizeof(*names))
+
+/* The row of the table that has the counter. */
+static void expect_in_the_table(const char *page, const char *counter, const char *label)
+{
+	char wanted[64];
+	const char *row, *at;
+
+	(void)snprintf(wanted, sizeof(wanted), "`%s`", counter);
+	row = strstr(page, "| counter | in `kvctl tiers` | counts |");
+	for (row = row ? strchr(row, '\n') : NULL; row; row = strchr(row + 1, '\n')) {
+		at = strstr(row, wanted);
+		if (at && at < row + 1 + strcspn(row + 1, "\n"))
+			break;
+	}
+	if (!row)
+		fail_msg("docs/tiers.md has no row of %s", counter);
+	(void)snprintf(wanted, sizeof(wanted), "`%s`", label);
+	at = strstr(row, wanted);
+	if (!at || at > row + 1 + strcspn(row + 1, "\n"))
+		fail_msg("docs/tiers.md does not say that %s is \"%s\"", counter, label);
+}
+
+static void what_moved_are_counters_whose_names_are_told(void **state)
+{
+	static char page[65536];
+	const char *top = getenv("srcdir");
+	char path[512];
+	FILE *in;
+
+	(void)state;
+	(void)snprintf(path, sizeof(path), "%s/docs/tiers.md", top && top[0] ? top : ".");
+	in = fopen(path, "re");
+	assert_non_null(in);
+	page[fread(page, 1, sizeof(page) - 1, in)] = 0;
+	fclose(in);
+	start(ample);
+	join(&a, "a", &small);
+	for (uint32_t i = 0; i < 6; i++)
+		(void)serve(&a, i % 5);
+	expect_rest();
+	assert_int_equal(kvctl(&d, "tiers", "--json", NULL, NULL), 0);
+	assert_true(said_number("pools.0.moves.restores") > 0);
+	for (size_t i = 0; i < NAMES; i++) {
+		uint64_t value = (uint64_t)said_number(names[i].path);
+
+		assert_int_equal(daemon_await(&d, "main", names[i].counter, value, WITHIN_MS),
+				 value);
+		expect_in_the_table(page, names[i].counter, names[i].label);
+	}
+	assert_int_equal(kvctl(&d, "tiers", NULL, NULL, NULL), 0);
+	for (size_t i = 0; i < NAMES; i++)
+		assert_true(says(names[i].label));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -328,6 +422,7 @@ int main(void)
 	    TEST(pages_are_moved_aside_for_a_larger_one),
 	    TEST(what_cannot_be_moved_aside_stays_where_it_is),
 	    TEST(what_does_not_arrive_in_ram_stays_on_the_device),
+	    TEST(what_moved_are_counters_whose_names_are_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -185,6 +185,21 @@ static void kvctl_tiers_shows_what_lies_where_and_what_moved(void **state)
 	assert_true(says("  KV-disk  off "));
 	assert_true(says("restores failed  0"));
 	assert_true(says("shadow lru hits  16"));
+	assert_int_equal(count_of("restore of a token  -"), 0);
+}
+
+static void what_was_not_measured_yet_is_no_number(void **state)
+{
+	(void)state;
+	start(config, &small);
+	assert_int_equal(kvctl(&d, "tiers", NULL, NULL, NULL), 0);
+	assert_true(says("prefill of a token  -\n"));
+	assert_true(says("restore of a token  -\n"));
+	assert_true(says("restore delay       -\n"));
+	(void)serve(0);
+	assert_int_equal(kvctl(&d, "tiers", NULL, NULL, NULL), 0);
+	assert_int_equal(count_of("prefill of a token  -"), 0);
+	assert_true(says("restore of a token  -\n"));
 }
 
 /* What the order has learned is long: of one pool, or for programs. */
@@ -522,6 +537,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(kvctl_tiers_shows_what_lies_where_and_what_moved),
+	    TEST(what_was_not_measured_yet_is_no_number),
 	    TEST(what_an_order_has_learned_is_told_of_one_pool_or_in_json),
 	    TEST(ram_arrives_while_the_daemon_serves),
 	    TEST(what_did_not_arrive_is_said_and_the_rest_serves),
