@@ -7,7 +7,7 @@
  * back. So a wrong image, or a wrong page, shows in the tokens. The program runs a request cold,
  * then again by every way that leads to the same tokens, and exits 1 if any of them differs.
  *
- *	hybrid --socket /run/kvhost/kvhost.sock [--pool NAME] [--conversations N]
+ *	hybrid [--socket PATH] [--pool NAME] [--conversations N]
  */
 #include <getopt.h>
 #include <stdbool.h>
@@ -317,7 +317,10 @@ int main(int argc, char **argv)
 	static const struct option options[] = {{"socket", required_argument, NULL, 's'},
 						{"pool", required_argument, NULL, 'p'},
 						{"conversations", required_argument, NULL, 'c'},
+						{"help", no_argument, NULL, 'h'},
 						{NULL, 0, NULL, 0}};
+	static const char usage[] =
+	    "usage: hybrid [--socket PATH] [--pool NAME] [--conversations N]\n";
 	const char *socket = NULL, *pool = NULL;
 	uint32_t n = 8, none = 0;
 	struct run cold;
@@ -331,9 +334,13 @@ int main(int argc, char **argv)
 			pool = optarg;
 		else if (c == 'c')
 			n = (uint32_t)strtoul(optarg, NULL, 10);
+		else if (c == 'h')
+			return printf("%s", usage) < 0;
 		else
-			return 2;
+			return fprintf(stderr, "%s", usage), 2;
 	}
+	if (optind < argc)
+		return fprintf(stderr, "%s", usage), 2;
 	e = start(socket, pool);
 	cold = (struct run){.e = &e};
 	request(&cold, 0, false, false, &none);

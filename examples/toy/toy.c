@@ -266,6 +266,7 @@ static int run(char name, const char *socket, unsigned requests, int turn, int o
 
 int main(int argc, char **argv)
 {
+	static const char usage[] = "usage: toy [--socket PATH] [--requests 1..1000000]\n";
 	const char *socket = NULL;
 	unsigned long requests = 8;
 	int to_a[2], to_b[2], status, result;
@@ -274,12 +275,14 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i += 2) {
 		char *end = "?";
 
+		if (!strcmp(argv[i], "--help"))
+			return printf("%s", usage) < 0;
 		if (i + 1 < argc && !strcmp(argv[i], "--socket"))
 			socket = argv[i + 1], end = "";
 		else if (i + 1 < argc && !strcmp(argv[i], "--requests"))
 			requests = strtoul(argv[i + 1], &end, 10);
 		if (*end || requests < 1 || requests > 1000000) {
-			fprintf(stderr, "usage: toy [--socket PATH] [--requests 1..1000000]\n");
+			fprintf(stderr, "%s", usage);
 			return 2;
 		}
 	}

@@ -61,6 +61,22 @@ static void the_example_engine_finds_its_bytes_by_request(void **state)
 		" \"enable_prefix_caching\": true, \"max_prefix_cache_pages\": null}]}\n");
 }
 
+static void the_example_engines_say_how_they_are_called(void **state)
+{
+	static const char *const programs[] = {"examples/toy/toy", "examples/toy/hybrid"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
+		char *const help[] = {(char *)(uintptr_t)programs[i], "--help", NULL};
+		char *const wrong[] = {(char *)(uintptr_t)programs[i], "--sockets", "/x", NULL};
+
+		assert_int_equal(run_program(help, said, sizeof(said), LONG_MS), 0);
+		assert_ptr_equal(strstr(said, "usage: "), said);
+		assert_int_equal(run_program(wrong, said, sizeof(said), LONG_MS), 2);
+		assert_non_null(strstr(said, "usage: "));
+	}
+}
+
 /* ---- the bench, over a real trace ---- */
 
 static const char *trace(void)
@@ -226,6 +242,7 @@ int main(void)
 	    cmocka_unit_test_teardown(the_example_engine_finds_its_bytes_in_memory_that_it_maps,
 				      teardown),
 	    cmocka_unit_test_teardown(the_example_engine_finds_its_bytes_by_request, teardown),
+	    cmocka_unit_test(the_example_engines_say_how_they_are_called),
 	    cmocka_unit_test_teardown(a_daemon_with_idle_clients_sleeps, teardown),
 	    cmocka_unit_test(the_bench_moves_pages_down_and_up),
 	    cmocka_unit_test(a_trace_in_its_order_finds_exactly_what_was_there),
