@@ -126,7 +126,7 @@ void config_print_help(FILE *out)
 		"kvhostd: the KV cache of this host, as a service\n\n"
 		"usage: kvhostd [--config FILE] [--SECTION-KEY=VALUE]...\n\n"
 		"  --config FILE    the configuration (" CONFIG_FILE ", if it is there)\n"
-		"  --check-config   check everything that was given, do not start\n"
+		"  --check-config   check what was given, not what the host has; do not start\n"
 		"  --help           this text\n"
 		"  --version        the version\n\n"
 		"Flags go over environment variables, those over the file. The variable of\n"
