@@ -222,11 +222,27 @@ int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES])
 	return config_finish_namespaces(c, error);
 }
 
+/* KV-RAM holds what prefix caching finds, and what live sequences of such pools give up. */
+static bool ram_serves_nobody(const struct config *c)
+{
+	for (unsigned i = 0; i < c->n_pools; i++) {
+		if (c->pools[i].enable_prefix_caching)
+			return false;
+	}
+	return c->kv_ram_bytes > 0;
+}
+
 void config_print_warnings(const struct config *c, char *const *environment, FILE *out)
 {
 	char refusal[PLAN_REFUSAL_BYTES];
 
 	config_print_unknown(environment, out);
+	if (ram_serves_nobody(c))
+		fprintf(
+		    out,
+		    "kv_ram_bytes: KV-RAM serves pools with enable_prefix_caching, and there is "
+		    "none: %" PRIu64 " bytes are taken for nothing; 0 would leave them\n",
+		    c->kv_ram_bytes);
 	for (unsigned i = 0; i < c->n_pools; i++) {
 		struct plan_wish wish = pool_wish(&c->pools[i]);
 		struct plan plan;

@@ -200,8 +200,8 @@ void config_origin_text(const struct config *c, const struct config_origin *orig
 
 /* All values with their origins, as JSON; the caller's, to be freed. NULL: no memory. */
 char *config_describe_json(const struct config *c);
-/* One line each: variables that nobody reads, and what the plan will change about the wishes, where
- * it can be known already. environment may be NULL. */
+/* One line each: variables that nobody reads, KV-RAM that serves no pool, and what the plan will
+ * change about the wishes, where it can be known already. environment may be NULL. */
 void config_print_warnings(const struct config *c, char *const *environment, FILE *out);
 void config_print_help(FILE *out);
 /* The options as roff: the middle part of kvhost.json(5). */

@@ -123,6 +123,22 @@ static void a_clamped_prefix_budget_is_a_warning_where_the_pages_are_known(void 
 	free(text);
 }
 
+static void ram_that_no_pool_could_use_is_a_warning(void **state)
+{
+	(void)state;
+	assert_int_equal(from_text("{\"kv_ram_bytes\": 4194304, \"pools\": [{\"name\": \"a\"}]}"),
+			 0);
+	expect_warnings(
+	    "kv_ram_bytes: KV-RAM serves pools with enable_prefix_caching, and there is "
+	    "none: 4194304 bytes are taken for nothing; 0 would leave them\n");
+	assert_int_equal(from_text("{\"kv_ram_bytes\": 0, \"pools\": [{\"name\": \"a\"}]}"), 0);
+	expect_warnings("");
+	assert_int_equal(from_text("{\"pools\": [{\"name\": \"a\"}, {\"name\": \"b\", "
+				   "\"enable_prefix_caching\": true}]}"),
+			 0);
+	expect_warnings("");
+}
+
 static void every_option_is_described_with_value_and_origin(void **state)
 {
 	char *text, *help = printed(config_print_help);
@@ -177,6 +193,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_clamped_prefix_budget_is_a_warning_where_the_pages_are_known),
 	    cmocka_unit_test(a_variable_that_nobody_reads_is_a_warning),
+	    cmocka_unit_test(ram_that_no_pool_could_use_is_a_warning),
 	    cmocka_unit_test(every_option_is_described_with_value_and_origin),
 	    cmocka_unit_test(the_manual_page_has_every_option_as_the_table_has_it),
 	};
