@@ -249,6 +249,14 @@ static int arrive(struct seq *s)
 	return 0;
 }
 
+/* What it still has is for nobody: whoever needs room takes it before all else. */
+static void lose(struct seq *s)
+{
+	s->lost = true;
+	list_remove(&s->in_rank);
+	seq_set_rank(s, (struct pool_rank){.interactive = false, .serial = UINT64_MAX});
+}
+
 /* Take what has come: 0, all that was asked for; WAIT; LOST. */
 static int take_arrived(struct seq *s)
 {
@@ -256,7 +264,7 @@ static int take_arrived(struct seq *s)
 		int r = arrive(s);
 
 		if (r == POOL_LOST && !s->lost) {
-			s->lost = true;
+			lose(s);
 			s->pool->stats.lost_sequences++;
 		}
 		if (r)
@@ -349,11 +357,10 @@ bool park_has_own(const struct seq *s)
 
 void park_discard(struct seq *s)
 {
-	s->lost = true;
+	lose(s);
 	s->discarded = true;
 	s->pool->stats.discarded_sequences++;
 	s->pool->has_discarded = true;
-	enter_rank(s);
 }
 
 void park_leave_rank(struct seq *s)

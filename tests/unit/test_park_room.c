@@ -430,6 +430,30 @@ static void the_lowest_is_discarded_where_nothing_moves(void **state)
 	end_with_nothing();
 }
 
+/* Who asked for it may be content with less, or gone. */
+static void what_is_discarded_is_for_whoever_needs_it(void **state)
+{
+	struct seq *a = private_seq(5 * PAGE, 8 * PAGE, 100);
+	struct seq *b = private_seq(5 * PAGE, 16 * PAGE, 200);
+
+	(void)state;
+	pool.limits.overcommit = true;
+	below.full = true;
+	b->busy++;
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), POOL_MORE);
+	assert_true(a->lost && !b->lost);
+	b->busy--;
+	/* `b` ranked below `a`. */
+	assert_int_equal(park_make_room(&pool, PAGES - 5, b->rank), 0);
+	assert_int_equal(a->n_pages, 0);
+	assert_int_equal(bring(a), POOL_LOST);
+	assert_all(b, 200);
+	world_close(&a);
+	world_close(&b);
+	below.full = false;
+	end_with_nothing();
+}
+
 /* Its pages would stay with those who have them, too; nothing moves. */
 static void who_has_nothing_of_its_own_is_not_discarded(void **state)
 {
@@ -469,6 +493,7 @@ int main(void)
 	    TEST(nobody_is_discarded_unless_the_pool_says_so),
 	    TEST(who_is_being_made_is_not_discarded),
 	    TEST(the_lowest_is_discarded_where_nothing_moves),
+	    TEST(what_is_discarded_is_for_whoever_needs_it),
 	    TEST(who_has_nothing_of_its_own_is_not_discarded),
 	};
 
