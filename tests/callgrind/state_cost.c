@@ -247,6 +247,7 @@ static void make_pool(uint32_t objects, enum retain_policy order, uint32_t place
 	for (uint32_t i = 0; i < sizeof(maker.secret); i++)
 		maker.secret[i] = (uint8_t)(i * 37 + 11);
 	require(pool_init(&pool, &limits, &maker, stamp) == 0, "no memory");
+	prefix_populate(&pool.prefix, limits.pages); /* as the daemon does */
 	if (places)
 		put_below(places);
 	for (uint64_t chain = 0; chain < objects / CHAIN_PAGES + NEW_CHAINS; chain++)
