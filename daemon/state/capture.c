@@ -69,6 +69,13 @@ static enum capture_skip why_not(const struct seq *s)
 	return CAPTURE_MADE;
 }
 
+static bool is_there(const struct pool *p, uint32_t node)
+{
+	const struct node *n = &p->prefix.nodes[node];
+
+	return n->kind == NODE_ROOT || node_is_on_device(n);
+}
+
 static enum capture_skip reserve(struct seq *s, enum image_kind kind, uint32_t *image)
 {
 	struct pool *p = s->pool;
@@ -84,6 +91,9 @@ static enum capture_skip reserve(struct seq *s, enum image_kind kind, uint32_t *
 	*image = p->prefix.nodes[node].state;
 	if (*image != STATE_NONE)
 		return CAPTURE_EXISTS;
+	/* Another's page that is on its way may not arrive: what a state keeps is there. */
+	if (!is_there(p, s->node) || !is_there(p, node))
+		return CAPTURE_UNKNOWN;
 	if (images_prepare(&p->images, s->name_space))
 		return CAPTURE_NO_SLOT;
 	*image = image_take(&p->images);

@@ -440,6 +440,40 @@ static void a_state_that_is_captured_again_while_it_comes_back_has_come_back(voi
 	free(tokens);
 }
 
+static void what_may_not_arrive_is_not_captured(void **state)
+{
+	struct states *w = *state;
+	uint32_t *tokens = world_tokens(malloc(3 * PAGE * sizeof(uint32_t)), 3 * PAGE, 0, 1);
+	struct match_wish wish = world_wish(tokens, 3 * PAGE);
+	struct image_name a = put_down(w, &one, 2 * PAGE + 5), b;
+	struct opening *o = states_open_begins(w, &wish, 3 * PAGE);
+	enum capture_skip skip;
+	struct seq *s, *t;
+
+	assert_int_equal(states_open_turn(w, &o, ALL, &t), POOL_WAIT);
+	assert_int_equal(states_copies(&w->up), 3);
+	/* It has the same pages, and follows those that are on their way. */
+	s = compute_anew(w, 1, 2 * PAGE);
+	assert_int_equal(states_capture_begins(w, s, IMAGE_CHECKPOINT, false, &skip), IMAGE_NONE);
+	assert_int_equal(skip, CAPTURE_UNKNOWN);
+	states_up_ends(w, 0);
+	states_up_ends(w, -EIO);
+	states_check(w);
+	assert_int_equal(states_capture_begins(w, s, IMAGE_CHECKPOINT, false, &skip), IMAGE_NONE);
+	assert_int_equal(skip, CAPTURE_UNKNOWN);
+	states_open_abandon(w, &o);
+	states_settle(w);
+	world_close(&s);
+	assert_state(w, a, "Rp", NULL);
+	/* Nothing is on its way now. */
+	s = compute_anew(w, 1, 2 * PAGE);
+	b = states_name(w, states_capture(w, s));
+	world_close(&s);
+	assert_int_equal(states_where(w, b)[0], 'D');
+	states_check(w);
+	free(tokens);
+}
+
 static void a_state_that_is_captured_again_while_it_leaves_stays(void **state)
 {
 	struct states *w = *state;
@@ -516,6 +550,7 @@ int main(void)
 	    TEST(a_state_that_is_fetched_lives_in_both_tiers),
 	    TEST(a_state_that_is_computed_again_lives_on_the_device_again),
 	    TEST(a_state_that_is_captured_again_while_it_comes_back_has_come_back),
+	    TEST(what_may_not_arrive_is_not_captured),
 	    TEST(a_state_that_is_captured_again_while_it_leaves_stays),
 	    TEST(a_state_takes_the_pages_of_one_that_is_given_up_while_it_leaves),
 	    TEST(switched_off_the_pages_of_a_state_do_not_stay),
