@@ -215,6 +215,7 @@ int core_pools_init(struct core *c);
 void core_pools_deinit(struct core *c);
 /* Run who waits for room or for clean pages, in rank order. */
 void core_pool_settle(struct core_pool *p);
+void core_ram_settle(struct core *c); /* the same, for what others wait for in KV-RAM */
 /* Pages may be given up now that could not be before: who waits for some tries again, unless it is
  * the one that says so. */
 void core_pool_offer(struct core_pool *p, const struct request *by);

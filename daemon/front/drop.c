@@ -92,6 +92,7 @@ static void freed(struct job *job)
 	    request_ready(list_entry(link, struct request, in_wait));
 	list_for_each(link, following, &p->attaching)
 	    request_ready(list_entry(link, struct request, in_wait));
+	core_ram_settle(c);
 }
 
 /* Sequences of clients that died are still closing, or the device still works on its pages. */

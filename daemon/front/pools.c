@@ -112,9 +112,21 @@ void core_ram_arrived(struct core *c)
 		core_pool_settle(c->pool[i]);
 }
 
+/* What has gone from KV-RAM, or has arrived there, and what is promised there no more, makes room
+ * for all pools. */
+void core_ram_settle(struct core *c)
+{
+	for (uint32_t i = 0; c->ram && !c->draining && i < c->n_pools; i++) {
+		try_first(&c->pool[i]->starving);
+		try_first(&c->pool[i]->admission);
+	}
+}
+
 void core_pool_settle(struct core_pool *p)
 {
 	p->published_change = true;
+	if (p->pool.below)
+		core_ram_settle(p->core);
 	if (p->state != CORE_POOL_READY || p->core->draining)
 		return;
 	mover_kick(&p->mover);
@@ -123,9 +135,6 @@ void core_pool_settle(struct core_pool *p)
 	/* The first of each is tried again; if it succeeds, its successor is. */
 	try_first(&p->starving);
 	try_first(&p->admission);
-	/* What has gone from KV-RAM, or has arrived there, makes room for all pools. */
-	for (uint32_t i = 0; p->pool.below && i < p->core->n_pools; i++)
-		try_first(&p->core->pool[i]->starving);
 	for (uint32_t ns = 0; ns < p->core->config->n_namespaces; ns++)
 		try_first(&p->over_quota[ns]);
 }

@@ -211,6 +211,46 @@ static void who_waits_for_room_below_hears_when_copies_of_another_pool_have_land
 	core_world_stop(&world);
 }
 
+/* What it waits for is a promise that the other pool has. */
+static void who_waits_to_be_admitted_hears_when_another_pool_has_promised_less(void **state)
+{
+	static const struct core_world_wish wish = {
+	    .heads = 32, /* 256 KiB a page */
+	    .frames = 1,
+	    .pool = "\"pool_pages\": 8, \"max_sequence_length\": 96",
+	    .other = "\"pool_pages\": 30, \"max_sequence_length\": 176"};
+	struct core_client *c = &world.clients[0], *other = &world.clients[1];
+	struct core_prompt first, second, others[3];
+	uint64_t answered;
+
+	(void)state;
+	memset(&world, 0, sizeof(world));
+	core_world_start(&world, &wish);
+	core_client_start(c, true);
+	core_client_start(other, false);
+	core_client_attach(other, 1);
+	for (uint32_t i = 0; i < 3; i++) {
+		core_open(&others[i], other, CORE_ALONE + i, PAGES);
+		assert_int_equal(core_opened(&others[i]), 0);
+	}
+	assert_true(pool_promised(&world.core.pool[1]->pool) > 30);
+	core_open(&first, c, CORE_ALONE, 5);
+	assert_int_equal(core_opened(&first), 0);
+	answered = c->answered;
+	core_open(&second, c, CORE_ALONE + 1, 5);
+	core_listen(&world);
+	assert_int_equal(c->answered, answered);
+	assert_int_equal(core_close(&others[0]), 0);
+	core_listen(&world);
+	assert_int_equal(c->answered, answered + 1);
+	assert_int_equal(core_opened(&second), 0);
+	assert_int_equal(core_close(&first), 0);
+	assert_int_equal(core_close(&second), 0);
+	for (uint32_t i = 1; i < 3; i++)
+		assert_int_equal(core_close(&others[i]), 0);
+	core_world_stop(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -218,6 +258,7 @@ int main(void)
 	    cmocka_unit_test(a_fork_that_is_being_made_is_not_discarded),
 	    cmocka_unit_test(
 		who_waits_for_room_below_hears_when_copies_of_another_pool_have_landed),
+	    cmocka_unit_test(who_waits_to_be_admitted_hears_when_another_pool_has_promised_less),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
