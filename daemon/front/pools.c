@@ -297,8 +297,9 @@ void core_pool_publish(struct core_pool *p)
 {
 	pool_counters_begin(p->counters);
 	publish_gauges(p);
-	/* Without pages there is nothing that counts; the sums stay as they were. */
-	if (p->pool.limits.pages) {
+	/* Without pages, and before it knows what one of its name has counted (core_pool_remember),
+	 * there is nothing that counts; the sums stay as they were. */
+	if (p->pool.limits.pages && p->state != CORE_POOL_MAKING) {
 		publish_sums(p);
 		publish_states(p);
 		publish_ram(p);

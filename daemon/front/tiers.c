@@ -44,7 +44,7 @@ static uint64_t used_bytes(const struct core_pool *p)
 
 static bool has_pages(const struct core_pool *p)
 {
-	return p->pool.limits.pages > 0;
+	return p->pool.limits.pages > 0 && p->state != CORE_POOL_MAKING;
 }
 
 static json_t *device_line(const struct core *c)
