@@ -194,9 +194,10 @@ int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank)
 /* When what moves has moved there may be room. */
 static bool is_full(const struct pool *p)
 {
-	if (p->leaving + p->arriving + p->parting + p->pages.count[PAGE_DRAINING] || p->pauses)
+	if (p->leaving + p->arriving + p->parting + p->pages.count[PAGE_DRAINING])
 		return false;
-	return !moves(p) || p->below->is_full(p->below->context);
+	/* One copy after another has failed: there is no below. */
+	return p->pauses || !moves(p) || p->below->is_full(p->below->context);
 }
 
 /* One that has all it has, and is not in the order, is being made: nobody could be told. */

@@ -253,13 +253,14 @@ static bool ram_is_full(void *context)
 	    .pool = rp, .node = NODE_NONE, .image = IMAGE_NONE, .claim = RAM_GUARANTEED};
 	uint32_t object;
 
+	/* What others move is of no use to it then. */
+	if (!ram_may_take_live(rp, 1))
+		return true;
 	list_for_each(link, following, &rp->ram->pools)
 	{
 		if (!ram_pool_is_quiet(list_entry(link, struct ram_pool, in_ram)))
 			return false;
 	}
-	if (!ram_may_take_live(rp, 1))
-		return true;
 	if (place_for(&newcomer, 0, POOL_NEED_LIVE, &object))
 		return rp->ram->n_plan == 0;
 	frames_give(rp->ram->arena->frames, object);
