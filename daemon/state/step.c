@@ -114,9 +114,12 @@ static int find_pages(struct seq *s, uint32_t n, bool copy)
 		return POOL_WAIT;
 	if (p->pages.count[PAGE_CLEAN] >= n)
 		return 0;
-	r = park_insist(p, n, s->rank);
+	/* Nobody is discarded for a copy that it can do without. */
+	r = copy ? park_make_room(p, n, s->rank) : POOL_WAIT;
 	if (r == POOL_WAIT && copy)
 		r = need_no_copy(s);
+	if (r == POOL_WAIT)
+		r = park_insist(p, n, s->rank);
 	return r == POOL_MORE ? r : POOL_WAIT;
 }
 
