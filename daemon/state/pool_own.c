@@ -33,7 +33,7 @@ int pool_take_over(struct pool *p, uint32_t node, uint16_t name_space, uint32_t 
 		return POOL_WAIT;
 	/* What stands on it is retained: it goes first, in its turn. */
 	if (n->children_in[TIER_DEVICE])
-		return pool_give_up_one(p, RETAIN_NAMESPACES) ? POOL_WAIT : POOL_MORE;
+		return pool_give_up_one(p, name_space) ? POOL_WAIT : POOL_MORE;
 	if (n->children_leaving)
 		return POOL_WAIT;
 	if ((n->children_in[TIER_RAM] || n->parked) && !node_is_in_ram(n)) {

@@ -191,7 +191,9 @@ void pool_copy_down(struct pool *p, uint32_t node)
 	if (!p->below || node_is_in_ram(n) || n->moves & NODE_FILLING_RAM || copies_pause(p))
 		return;
 	if (n->copies[TIER_RAM] == COPY_NONE) {
-		if (p->below->take(p->below->context, node, POOL_NEED_LIVE, &place))
+		enum pool_need need = n->parked ? POOL_NEED_LIVE : POOL_NEED_HEAD;
+
+		if (p->below->take(p->below->context, node, need, &place))
 			return;
 		pool_put_in_ram(p, node, place);
 	}
