@@ -161,6 +161,16 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 	return RUN_DONE;
 }
 
+enum run_result request_refuse_lost(struct request *r)
+{
+	if (r->sequence->seq->discarded)
+		return refuse(r, WIRE_ELOST,
+			      "the sequence was discarded, as one that ranks above needed its room "
+			      "(pools.overcommit); close it and compute it again");
+	return refuse(r, WIRE_ELOST,
+		      "a part of the sequence could not be copied back from KV-RAM; close it");
+}
+
 enum run_result request_bring_back(struct request *r, uint32_t *budget)
 {
 	struct core_pool *p = r->pool;
@@ -173,14 +183,8 @@ enum run_result request_bring_back(struct request *r, uint32_t *budget)
 	p->published_change = true;
 	if (result == POOL_MORE)
 		return RUN_MORE;
-	if (result == POOL_LOST && s->discarded)
-		return refuse(r, WIRE_ELOST,
-			      "the sequence was discarded, as one that ranks above needed its room "
-			      "(pools.overcommit); close it and compute it again");
 	if (result == POOL_LOST)
-		return refuse(r, WIRE_ELOST,
-			      "a part of the sequence could not be copied back from KV-RAM; close "
-			      "it");
+		return request_refuse_lost(r);
 	if (result) {
 		if (r->batch)
 			return refuse(r, WIRE_EAGAIN,

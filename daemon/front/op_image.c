@@ -142,6 +142,8 @@ static enum run_result section_run(struct request *r, uint32_t *budget)
 	    (q->step.index != r->entry.index || q->step.generation != r->entry.generation ||
 	     q->seq->step.state != STEP_OPEN))
 		return refuse(r, WIRE_ESTEP, "the step is over");
+	if (q->seq->lost)
+		return request_refuse_lost(r);
 	if (r->batch)
 		return refuse(r, WIRE_EAGAIN, "it would have to wait for the device");
 	if (hybrid_start(r, q->seq, write ? IMAGE_JOB_WRITE : IMAGE_JOB_READ, IMAGE_NONE, NULL,

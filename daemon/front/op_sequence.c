@@ -216,6 +216,10 @@ static enum run_result fork_run(struct request *r, uint32_t *budget)
 		return refuse(r, WIRE_EIO, "the memory of pool %s has failed",
 			      r->pool->config->name);
 	}
+	if (!t->shared && r->sequence->seq->lost) {
+		close_fork(r);
+		return request_refuse_lost(r);
+	}
 	if (!t->seq && !fork_make(r))
 		return RUN_DONE;
 	if (!t->seq->admitted && !admission_try(r, t->seq)) {

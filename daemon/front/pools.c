@@ -92,11 +92,13 @@ void core_pool_offer(struct core_pool *p, const struct request *by)
 
 void core_pool_tell_lost(struct core_pool *p)
 {
-	struct list *const lists[] = {&p->starving, &p->fetching, &p->copying};
+	struct list *const lists[] = {&p->starving, &p->fetching, &p->copying, &p->admission,
+				      &p->over_quota[0]};
+	const uint32_t n = sizeof(lists) / sizeof(*lists) - 1;
 
-	p->pool.has_discarded = false;
-	for (int i = 0; i < 3; i++) {
-		list_for_each(link, following, lists[i])
+	p->pool.has_lost = false;
+	for (uint32_t i = 0; i < n + p->core->config->n_namespaces; i++) {
+		list_for_each(link, following, i < n ? lists[i] : lists[n] + (i - n))
 		{
 			struct request *r = list_entry(link, struct request, in_wait);
 

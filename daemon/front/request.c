@@ -336,7 +336,7 @@ void request_go(struct request *r)
 	if (result == RUN_WAIT && r->pool && !list_is_empty(&r->in_wait) &&
 	    r->waits_in != &r->pool->copying)
 		set_working(r, false);
-	if (r->pool && r->pool->pool.has_discarded)
+	if (r->pool && r->pool->pool.has_lost)
 		core_pool_tell_lost(r->pool);
 	switch (result) {
 	case RUN_DONE:

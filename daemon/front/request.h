@@ -194,6 +194,8 @@ void request_fetch_again(struct request *r);
 /* Its sequence has made room for others: it comes back before anything else. DONE: it is there, or
  * the request is refused. */
 enum run_result request_bring_back(struct request *r, uint32_t *budget);
+/* Its sequence is lost. */
+enum run_result request_refuse_lost(struct request *r);
 /* It waits for a page, in rank order. */
 void request_starve(struct request *r);
 

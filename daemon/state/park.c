@@ -253,6 +253,7 @@ static int arrive(struct seq *s)
 static void lose(struct seq *s)
 {
 	s->lost = true;
+	s->pool->has_lost = true;
 	list_remove(&s->in_rank);
 	seq_set_rank(s, (struct pool_rank){.interactive = false, .serial = UINT64_MAX});
 }
@@ -360,7 +361,6 @@ void park_discard(struct seq *s)
 	lose(s);
 	s->discarded = true;
 	s->pool->stats.discarded_sequences++;
-	s->pool->has_discarded = true;
 }
 
 void park_leave_rank(struct seq *s)

@@ -88,8 +88,8 @@ struct pool {
 	 * sequence is copied down until pool_resume. */
 	uint32_t failures;
 	bool pauses;
-	bool has_discarded; /* a sequence; whoever tells what waits for it takes it back */
-	bool sends_parked;  /* pages of live sequences go down when nobody needs them here */
+	bool has_lost;     /* a sequence; whoever tells what waits for it takes it back */
+	bool sends_parked; /* pages of live sequences go down when nobody needs them here */
 	uint32_t
 	    aside; /* the first of those that would have to be: nobody's to give up meanwhile */
 	/* What was to be given up for the budget could not go, or stayed as its copy failed: the
