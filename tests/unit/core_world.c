@@ -377,7 +377,7 @@ static void free_memory(struct session_memory *m)
 	free(f);
 }
 
-void core_client_attach(struct core_client *c, uint32_t at)
+uint64_t core_ask_attach(struct core_client *c, uint32_t at)
 {
 	struct {
 		struct payload_pool pool;
@@ -388,13 +388,17 @@ void core_client_attach(struct core_client *c, uint32_t at)
 			 .pipeline_size = 1},
 		.layer = {.kv_heads = c->world->heads, .k_head_dim = 64, .v_head_dim = 64}};
 	struct submission e = {.opcode = WIRE_OP_POOL_ATTACH};
-	const struct completion *reply;
-	uint64_t asked;
-	int status;
 
 	strcpy(in.pool.name, pool_names[at]);
-	asked = core_ask(c, &e, &in, sizeof(in));
-	reply = &c->replies[asked % CORE_SLOTS];
+	return core_ask(c, &e, &in, sizeof(in));
+}
+
+void core_client_attach(struct core_client *c, uint32_t at)
+{
+	uint64_t asked = core_ask_attach(c, at);
+	const struct completion *reply = &c->replies[asked % CORE_SLOTS];
+	int status;
+
 	status = core_await(c, asked);
 	core_check(c->world, status == 0, "the pool cannot be attached: %d", status);
 	c->at = at;

@@ -110,7 +110,8 @@ struct ram_pool *core_ram(struct core_world *w);
 /* A session that has the first pool; or only a session, for an operator. */
 void core_client_start(struct core_client *c, bool attaches);
 void core_client_attach(struct core_client *c, uint32_t at);
-void core_client_end(struct core_client *c, bool exits); /* it hangs up; its process, too */
+uint64_t core_ask_attach(struct core_client *c, uint32_t at); /* not waited for */
+void core_client_end(struct core_client *c, bool exits);      /* it hangs up; its process, too */
 
 /* Put an entry into its ring; in: NULL or a payload. The submission; 0: it is not alive. */
 uint64_t core_ask(struct core_client *c, struct submission *e, const void *in, uint32_t in_bytes);

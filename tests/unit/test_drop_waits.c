@@ -148,6 +148,44 @@ static void the_pages_of_a_pool_go_turn_by_turn(void **state)
 	core_world_stop(w);
 }
 
+static uint64_t opens(struct core_world *w)
+{
+	core_publish(&w->core);
+	return w->stats.values[w->core.pool[0]->counters->first + COUNTER_pool_opens];
+}
+
+/* Its index takes a while to make. */
+static void what_a_pool_has_counted_is_known_while_it_is_made_again(void **state)
+{
+	struct core_world *w = *state;
+	struct core_client *c = &w->clients[2];
+	const struct core_pool *p = w->core.pool[0];
+	uint64_t asked, counted;
+	bool was_made = false;
+
+	core_heal(w);
+	counted = opens(w);
+	assert_true(counted >= 3);
+	core_client_end(&w->clients[0], true);
+	core_listen(w);
+	asked = ask(w, PAYLOAD_ADMIN_POOL_DROP, "p");
+	assert_int_equal(core_await(&w->clients[1], asked), 0);
+	assert_int_equal(opens(w), counted);
+	core_client_start(c, false);
+	(void)core_ask_attach(c, 0);
+	for (int i = 0; i < 100 && p->state != CORE_POOL_READY; i++) {
+		core_listen(w);
+		was_made |= p->state == CORE_POOL_MAKING;
+		assert_int_equal(opens(w), counted);
+		if (!sim_executor_step(&w->work, 0))
+			(void)sim_executor_step(&w->copies, 0);
+	}
+	assert_true(was_made);
+	assert_int_equal(p->state, CORE_POOL_READY);
+	assert_int_equal(opens(w), counted);
+	core_world_stop(w);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -157,6 +195,7 @@ int main(void)
 	    TEST(switched_off_it_leaves_what_was_on_its_way),
 	    TEST(a_pool_is_freed_once_nothing_of_it_moves),
 	    TEST(the_pages_of_a_pool_go_turn_by_turn),
+	    TEST(what_a_pool_has_counted_is_known_while_it_is_made_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
