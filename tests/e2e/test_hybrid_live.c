@@ -125,6 +125,7 @@ static void a_checkpoint_waits_for_the_pages(void **state)
 static void what_cannot_be_read_is_its_own_loss(void **state)
 {
 	struct kvhost_step step;
+	char byte;
 
 	(void)state;
 	start("KVHOST_TEST_FAILPOINT=ram_restore:2:1");
@@ -132,6 +133,8 @@ static void what_cannot_be_read_is_its_own_loss(void **state)
 	live_end(&second);
 	assert_int_equal(kvhost_step_begin(low.seq, LIVE_MOST, 0, &step), KVHOST_ELOST);
 	assert_int_equal(kvhost_step_begin(low.seq, LIVE_MOST, 0, &step), KVHOST_ELOST);
+	assert_int_equal(kvhost_image_read(low.seq, NULL, HYBRID_STATE_SECTION, 0, &byte, 1),
+			 KVHOST_ELOST);
 	live_expect(&l, "live_sequences_lost", 1);
 	assert_true(live_has(&l, &first, LIVE_MOST));
 	live_end(&low);

@@ -430,6 +430,28 @@ static void the_lowest_is_discarded_where_nothing_moves(void **state)
 	end_with_nothing();
 }
 
+/* There is no below then: who ranks above does not wait for it. */
+static void where_copies_fail_the_lowest_is_discarded(void **state)
+{
+	struct seq *a = private_seq(5 * PAGE, 8 * PAGE, 100);
+	struct seq *b = private_seq(5 * PAGE, 8 * PAGE, 200);
+
+	(void)state;
+	pool.limits.overcommit = true;
+	for (int i = 0; i < 12 && !pool.pauses; i++) {
+		assert_int_equal(park_insist(&pool, PAGES, a->rank), POOL_WAIT);
+		fail_copies(ALL);
+	}
+	assert_true(pool.pauses);
+	assert_false(b->lost);
+	assert_int_equal(park_insist(&pool, PAGES, a->rank), POOL_MORE);
+	assert_true(b->lost && !a->lost);
+	world_close(&a);
+	world_close(&b);
+	pool_resume(&pool);
+	end_with_nothing();
+}
+
 /* Who asked for it may be content with less, or gone. */
 static void what_is_discarded_is_for_whoever_needs_it(void **state)
 {
@@ -493,6 +515,7 @@ int main(void)
 	    TEST(nobody_is_discarded_unless_the_pool_says_so),
 	    TEST(who_is_being_made_is_not_discarded),
 	    TEST(the_lowest_is_discarded_where_nothing_moves),
+	    TEST(where_copies_fail_the_lowest_is_discarded),
 	    TEST(what_is_discarded_is_for_whoever_needs_it),
 	    TEST(who_has_nothing_of_its_own_is_not_discarded),
 	};
