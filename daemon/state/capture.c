@@ -206,20 +206,16 @@ void capture_end(struct pool *p, uint32_t image, bool filled)
 
 /* ---- where to capture ---- */
 
-static void add_point(const struct pool *p, const struct match_wish *w, uint32_t cached,
-		      uint32_t tokens, struct capture_points *out)
+/* The last ones stay. */
+static void keep_point(struct capture_points *out, uint32_t tokens)
 {
 	uint32_t at = out->n;
-	uint32_t room = sizeof(out->tokens) / sizeof(*out->tokens);
 
-	if (tokens <= cached || tokens == 0 || tokens > w->n_tokens ||
-	    tokens < p->limits.min_capture_tokens || is_in_image(w->images, w->n_images, tokens))
-		return;
 	while (at > 0 && out->tokens[at - 1] > tokens)
 		at--;
 	if (at > 0 && out->tokens[at - 1] == tokens)
 		return;
-	if (out->n == room) {
+	if (out->n == CAPTURE_POINTS) {
 		if (at == 0)
 			return;
 		/* The first one goes. */
@@ -234,6 +230,36 @@ static void add_point(const struct pool *p, const struct match_wish *w, uint32_t
 	out->n++;
 }
 
+static void add_point(const struct pool *p, const struct match_wish *w, uint32_t cached,
+		      uint32_t tokens, struct capture_points *out)
+{
+	uint32_t n = w->n_images;
+
+	if (tokens > cached && tokens <= w->n_tokens && tokens >= p->limits.min_capture_tokens &&
+	    !match_in_image(w, tokens, &n))
+		keep_point(out, tokens);
+}
+
+/* From the last one on, past an image at once: chunks may be as small as a token, and the prompt
+ * full of images. */
+static void add_chunks(const struct pool *p, const struct match_wish *w, uint32_t cached,
+		       uint32_t chunk, struct capture_points *out)
+{
+	uint32_t end = w->n_tokens - 1, n = w->n_images;
+
+	while (end > cached && end - cached >= chunk && out->n < CAPTURE_POINTS) {
+		end -= (end - cached) % chunk;
+		if (end < p->limits.min_capture_tokens)
+			return;
+		if (match_in_image(w, end, &n)) {
+			end = w->images[n - 1].start;
+		} else {
+			keep_point(out, end);
+			end -= chunk;
+		}
+	}
+}
+
 void capture_plan(const struct pool *p, const struct match_wish *w, uint32_t cached_tokens,
 		  uint32_t chunk_tokens, uint32_t system_end_tokens, uint32_t opener_tokens,
 		  struct capture_points *out)
@@ -243,10 +269,8 @@ void capture_plan(const struct pool *p, const struct match_wish *w, uint32_t cac
 	*out = (struct capture_points){0};
 	if (!p->hybrid || w->off || p->limits.prefix_budget == 0)
 		return;
-	for (uint64_t at = cached_tokens; chunk_tokens && at + chunk_tokens < w->n_tokens;) {
-		at += chunk_tokens;
-		add_point(p, w, cached_tokens, (uint32_t)at, out);
-	}
+	if (chunk_tokens && w->n_tokens)
+		add_chunks(p, w, cached_tokens, chunk_tokens, out);
 	add_point(p, w, cached_tokens, system_end_tokens / page_tokens * page_tokens, out);
 	add_point(p, w, cached_tokens, opener_tokens / page_tokens * page_tokens, out);
 	add_point(p, w, cached_tokens, opener_tokens, out);

@@ -32,8 +32,10 @@ enum capture_skip { /* equal to enum payload_capture */
 enum capture_skip capture_begin(struct seq *s, enum image_kind kind, bool is_user, uint32_t *image);
 void capture_end(struct pool *p, uint32_t image, bool filled);
 
+#define CAPTURE_POINTS 12u
+
 struct capture_points {
-	uint32_t tokens[12]; /* ascending */
+	uint32_t tokens[CAPTURE_POINTS]; /* ascending */
 	uint32_t n;
 };
 

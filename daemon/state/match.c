@@ -7,6 +7,22 @@
 #include "daemon/state/match_internal.h"
 #include "daemon/state/pool_states.h"
 
+#ifdef KVHOST_TESTING
+struct match_work match_work;
+#endif
+
+bool match_in_image(const struct match_wish *w, uint32_t tokens, uint32_t *n)
+{
+	for (; *n > 0; --*n) {
+		const struct key_image *image = &w->images[*n - 1];
+
+		match_works(images);
+		if (image->start < tokens)
+			return tokens - image->start < image->length;
+	}
+	return false;
+}
+
 uint32_t match_leave_images(const struct match_wish *w, uint32_t tokens, uint32_t page_tokens)
 {
 	for (uint32_t i = w->n_images; i > 0; i--) {

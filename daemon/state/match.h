@@ -46,6 +46,16 @@ struct match_wish {
 	uint8_t variant[KEY_VARIANT_BYTES];
 };
 
+#ifdef KVHOST_TESTING
+/* What was looked at so far: a test sees that it has a bound. Of the core thread. */
+extern struct match_work {
+	uint64_t images; /* of wishes, by match_in_image */
+} match_work;
+#define match_works(what) (match_work.what++)
+#else
+#define match_works(what) ((void)0)
+#endif
+
 struct match {
 	struct pool *pool;
 	const struct match_wish *wish;
@@ -83,6 +93,10 @@ struct match {
 	uint32_t image;        /* of a hybrid pool: the state that was found, or IMAGE_NONE */
 	uint32_t partial;      /* its node, if that is no full page */
 };
+
+/* Does the place lie inside an image? *n, all images at first, becomes how many begin before it.
+ * For places from the end on: all together one look for each place and one for each image. */
+bool match_in_image(const struct match_wish *w, uint32_t tokens, uint32_t *n);
 
 /* Pages that could match at most: the room that path must have. */
 uint32_t match_room(const struct pool *p, const struct match_wish *wish);

@@ -8,6 +8,7 @@
 #include "daemon/state/capture.h"
 #include "daemon/state/pool_states.h"
 #include "tests/unit/pool_world.h"
+#include "tests/unit/seeds.h"
 
 #define PAGES 64u
 #define LANES 4u
@@ -362,6 +363,119 @@ static void points_are_ascending_and_outside_images(void **state)
 	assert_int_equal(p.tokens[0], PAGE + 20);
 }
 
+/* ---- points of hostile prompts ---- */
+
+#define SPANS 4096u
+#define LONG  (1u << 20)
+
+static struct key_image spans[SPANS];
+
+/* All of them, one by one, of which the last ones are kept. */
+static void plain_point(const struct match_wish *w, uint32_t cached, uint32_t tokens, bool *is)
+{
+	if (tokens <= cached || tokens > w->n_tokens || tokens < pool.limits.min_capture_tokens)
+		return;
+	for (uint32_t i = 0; i < w->n_images; i++) {
+		if (w->images[i].start < tokens &&
+		    tokens < w->images[i].start + w->images[i].length)
+			return;
+	}
+	is[tokens] = true;
+}
+
+static struct capture_points plain_plan(const struct match_wish *w, uint32_t cached, uint32_t chunk,
+					uint32_t system, uint32_t opener)
+{
+	struct capture_points p = {.n = 0};
+	bool is[8 * PAGE + 1] = {false};
+	uint32_t seen = 0;
+
+	assert_true(w->n_tokens <= 8 * PAGE);
+	for (uint32_t at = cached + chunk; chunk && at < w->n_tokens; at += chunk)
+		plain_point(w, cached, at, is);
+	plain_point(w, cached, system / PAGE * PAGE, is);
+	plain_point(w, cached, opener / PAGE * PAGE, is);
+	plain_point(w, cached, opener, is);
+	for (uint32_t i = 0; i <= 8 * PAGE; i++)
+		seen += is[i];
+	for (uint32_t i = 0; i <= 8 * PAGE; i++) {
+		if (is[i] && seen-- <= CAPTURE_POINTS)
+			p.tokens[p.n++] = i;
+	}
+	return p;
+}
+
+static void the_points_are_those_of_a_plain_search(void **state)
+{
+	uint32_t full = 0, long_images = 0;
+
+	(void)state;
+	for (uint32_t round = 0; round < 20000; round++) {
+		struct match_wish w = world_wish(text, below(8 * PAGE + 1));
+		uint32_t cached = below(3) ? 0 : below(w.n_tokens + 1);
+		uint32_t chunk = below(3) ? below(6) : below(3 * PAGE);
+		uint32_t system = below(9 * PAGE), opener = below(9 * PAGE);
+		uint32_t gap = 1 + below(8), length = 1 + below(below(4) ? 4 : 3 * PAGE);
+		struct capture_points plain, p;
+
+		for (uint32_t at = below(gap); at < w.n_tokens && below(40);) {
+			struct key_image *i = &spans[w.n_images++];
+
+			*i = (struct key_image){.start = at, .length = 1 + below(length)};
+			if (i->length > w.n_tokens - at)
+				i->length = w.n_tokens - at;
+			at += i->length + below(gap);
+		}
+		w.images = w.n_images ? spans : NULL;
+		pool.limits.min_capture_tokens = below(2) ? 0 : below(4 * PAGE);
+		plain = plain_plan(&w, cached, chunk, system, opener);
+		capture_plan(&pool, &w, cached, chunk, system, opener, &p);
+		assert_int_equal(p.n, plain.n);
+		assert_memory_equal(p.tokens, plain.tokens, p.n * sizeof(*p.tokens));
+		full += p.n == CAPTURE_POINTS;
+		for (uint32_t i = 0; i < w.n_images; i++)
+			long_images += w.images[i].length > chunk && chunk;
+	}
+	assert_true(full > 1000);
+	assert_true(long_images > 1000);
+}
+
+/* n images of `length` tokens, `apart` from each other, in a long prompt: few looks, and how many
+ * points. */
+static uint32_t points_of(uint32_t n, uint32_t length, uint32_t apart, uint32_t chunk)
+{
+	/* Chunks: twice at each image and once for each point; and three points of the client. */
+	uint64_t most = match_work.images + 5 * n + CAPTURE_POINTS;
+	uint32_t *tokens = calloc(LONG, sizeof(*tokens));
+	struct match_wish w = world_wish(tokens, LONG);
+	struct capture_points p;
+
+	for (uint32_t i = 0; i < n; i++)
+		spans[i] = (struct key_image){.start = i * apart, .length = length};
+	w.images = spans;
+	w.n_images = n;
+	capture_plan(&pool, &w, 0, chunk, PAGE, PAGE + 1, &p);
+	assert_true(match_work.images <= most);
+	free(tokens);
+	return p.n;
+}
+
+static void a_plan_looks_at_each_image_a_few_times(void **state)
+{
+	(void)state;
+	assert_int_equal(points_of(SPANS, 1, 1, 1), CAPTURE_POINTS);
+	assert_int_equal(points_of(SPANS, 1, LONG / SPANS, 1), CAPTURE_POINTS);
+	assert_int_equal(points_of(SPANS, LONG / SPANS, LONG / SPANS, 1), CAPTURE_POINTS);
+	assert_int_equal(points_of(SPANS, LONG / SPANS, LONG / SPANS, LONG / SPANS - 1),
+			 CAPTURE_POINTS);
+	/* No chunk ends where an image does not cover it, but for a few. */
+	assert_int_equal(points_of(1, LONG, LONG, 1), 0);
+	assert_int_equal(points_of(1, LONG - 2 * PAGE, 0, 1), CAPTURE_POINTS);
+	assert_int_equal(points_of(SPANS, 2, 2, 2), CAPTURE_POINTS);
+	pool.limits.min_capture_tokens = LONG;
+	assert_int_equal(points_of(SPANS, 1, 1, 1), 0);
+}
+
 static void a_lane_is_free_again_when_its_copies_are_done(void **state)
 {
 	struct seq *s = open_text(text, 2 * PAGE);
@@ -418,6 +532,8 @@ int main(void)
 	    TEST(a_state_given_up_while_it_is_copied_goes_when_that_is_done),
 	    TEST(captures_are_skipped_with_their_reasons),
 	    TEST(points_are_ascending_and_outside_images),
+	    TEST(the_points_are_those_of_a_plain_search),
+	    TEST(a_plan_looks_at_each_image_a_few_times),
 	    TEST(a_lane_is_free_again_when_its_copies_are_done),
 	    TEST(a_lane_is_wiped_for_another_namespace),
 	    TEST(without_a_lane_an_open_waits),
