@@ -49,7 +49,8 @@ struct match_wish {
 #ifdef KVHOST_TESTING
 /* What was looked at so far: a test sees that it has a bound. Of the core thread. */
 extern struct match_work {
-	uint64_t images; /* of wishes, by match_in_image */
+	uint64_t images;   /* of wishes, on the way from their end up */
+	uint64_t partials; /* keys of partial pages */
 } match_work;
 #define match_works(what) (match_work.what++)
 #else

@@ -13,6 +13,13 @@ struct found_state {
 	uint32_t partial;  /* the node that follows, or NODE_NONE */
 };
 
+/* How many images of the prompt begin before the page of interest, and before a place in it; the
+ * search for a state goes up, so both only fall. */
+struct images_before {
+	uint32_t page;
+	uint32_t place;
+};
+
 /* Something of it must be fetched. */
 static bool is_below(const struct match *m, const struct found_state *f)
 {
@@ -41,32 +48,37 @@ static bool has_state(const struct match *m, struct found_state *f, bool here)
 	return false;
 }
 
+static void leave_images_from(const struct match_wish *w, uint32_t tokens, uint32_t *n)
+{
+	for (; *n > 0 && w->images[*n - 1].start >= tokens; --*n)
+		match_works(images);
+}
+
 /* A state behind a part of the page that follows f's, the longest that fits the prompt. */
-static bool has_partial_state(struct match *m, struct found_state *f, bool here)
+static bool has_partial_state(struct match *m, struct found_state *f, struct images_before *before,
+			      bool here)
 {
 	struct pool *p = m->pool;
 	const struct match_wish *w = m->wish;
 	uint32_t start = f->position * p->limits.page_tokens;
 	uint32_t room = m->most - start;
 	uint64_t lengths = p->prefix.nodes[f->node].partial_lengths;
-	uint32_t first = 0;
 
 	if (room < 64)
 		lengths &= (1ull << room) - 1;
-	while (first < w->n_images && w->images[first].start < start)
-		first++;
+	if (lengths)
+		leave_images_from(w, start, &before->page);
 	while (lengths) {
 		uint32_t length = 64 - (uint32_t)__builtin_clzll(lengths);
-		uint32_t n = 0;
 
 		lengths &= ~(1ull << (length - 1));
-		while (first + n < w->n_images && w->images[first + n].start < start + length)
-			n++;
-		if (match_leave_images(w, start + length, 1) != start + length &&
+		if (match_in_image(w, start + length, &before->place) &&
 		    protection(images_are_whole))
 			continue;
-		f->partial = prefix_find_partial(&p->prefix, f->node, w->tokens + start, length,
-						 w->images + first, n);
+		match_works(partials);
+		f->partial =
+		    prefix_find_partial(&p->prefix, f->node, w->tokens + start, length,
+					w->images + before->page, before->place - before->page);
 		if (f->partial != NODE_NONE && prefix_can_be_read(&p->prefix.nodes[f->partial]) &&
 		    has_state(m, f, here))
 			return true;
@@ -75,21 +87,22 @@ static bool has_partial_state(struct match *m, struct found_state *f, bool here)
 	return false;
 }
 
-/* From where the walk has ended upwards: the first state is the longest. */
+/* From where the walk has ended upwards: the first state is the longest. The images of the prompt
+ * are looked at only where there is a state, and once: they may be many. */
 static struct found_state longest_state(struct match *m, bool here)
 {
 	struct pool *p = m->pool;
-	uint32_t page_tokens = p->limits.page_tokens;
+	struct images_before before = {m->wish->n_images, m->wish->n_images};
 	struct found_state f = {.image = IMAGE_NONE,
 				.node = m->walk.node,
 				.position = m->walk.position,
 				.partial = NODE_NONE};
 
-	for (; !has_partial_state(m, &f, here) && f.position > 0; f.position--) {
-		uint32_t tokens = f.position * page_tokens;
-
-		if (match_leave_images(m->wish, tokens, 1) == tokens && has_state(m, &f, here))
+	for (; !has_partial_state(m, &f, &before, here) && f.position > 0; f.position--) {
+		if (has_state(m, &f, here) &&
+		    !match_in_image(m->wish, f.position * p->limits.page_tokens, &before.place))
 			break;
+		f.image = IMAGE_NONE;
 		f.node = p->prefix.nodes[f.node].parent;
 	}
 	return f;
