@@ -214,6 +214,8 @@ static int start_ram(struct kvhost *k)
 				  .require_huge = c->core.require_hugepages,
 				  .lock = c->kv_ram_lock,
 				  .numa_node = k->device->numa_node,
+				  .page_bytes = c->kv_ram_page_bytes,
+				  .known_bytes = RAM_KNOWN_BYTES,
 				  .threads = cores < 2                   ? 1
 					     : cores > ARENA_THREADS_MAX ? ARENA_THREADS_MAX
 									 : (uint32_t)cores};

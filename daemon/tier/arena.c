@@ -142,6 +142,7 @@ static void chunk_run(struct job *job)
 		return;
 	}
 	host = hugenote_read();
+	host.unfit = !arena_memory_fits(host.page_bytes, w->chunk_bytes, w->memory.bytes);
 	got = arena_memory_backing(&w->memory);
 	hugenote_write(c->backing, sizeof(c->backing), &got, w->memory.bytes, &host);
 }
@@ -263,19 +264,12 @@ void *arena_header(struct arena *a, uint32_t object)
 
 /* ---- making and freeing ---- */
 
-static uint64_t whole_frames(uint64_t bytes)
-{
-	return bytes / FRAME_BYTES * FRAME_BYTES;
-}
-
 int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 {
-	uint64_t bytes = whole_frames(wish->bytes);
-	char short_of_huge[ARENA_NOTE_BYTES];
 	struct arena_limits limits;
-	int there, r = 0;
+	int there;
 
-	if (bytes == 0) {
+	if (arena_bytes_of(wish) == 0) {
 		snprintf(why, ARENA_NOTE_BYTES,
 			 "of kv_ram_bytes %" PRIu64 " are left for pages, which is less than one "
 			 "frame of %llu: raise it, or set it to 0 for none",
@@ -290,18 +284,12 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 		return -EINVAL;
 	}
 	arena_limits_read("", &limits);
-	if (wish->lock)
-		r = arena_limits_lock(&limits, bytes, why);
-	if (!r && wish->require_huge)
-		r = arena_limits_huge(&limits, bytes, why);
-	else if (!r && arena_limits_huge(&limits, bytes, short_of_huge) != 0)
-		r = arena_limits_memory(&limits, bytes, why);
-	return r;
+	return arena_limits_allow(&limits, wish, why);
 }
 
 void arena_explain(const struct arena_wish *wish, int result, char why[ARENA_NOTE_BYTES])
 {
-	uint64_t bytes = whole_frames(wish->bytes);
+	uint64_t bytes = arena_bytes_of(wish);
 
 	if (arena_check(wish, why))
 		return;
@@ -367,7 +355,7 @@ static void prepare(struct arena_whole *w, const struct arena_wish *wish)
 	arena_limits_read("", &limits);
 	w->memory = w->headers = ARENA_MEMORY_NONE;
 	w->arena.memory_fd = w->arena.headers_fd = -1;
-	w->arena.bytes = whole_frames(wish->bytes);
+	w->arena.bytes = arena_bytes_of(wish);
 	w->arena.most_objects = objects_of(wish);
 	w->chunk = (struct arena_job){.whole = w, .job = {.run = chunk_run, .done = chunk_done}};
 	w->ahead = (struct arena_job){.whole = w, .job = {.run = ahead_run, .done = ahead_done}};

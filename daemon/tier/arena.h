@@ -52,6 +52,10 @@ struct arena_wish {
 	bool lock;             /* page-lock it */
 	int numa_node;         /* or NODES_INTERLEAVE, NODES_ANYWHERE */
 	uint32_t threads;      /* that populate a chunk: 1 .. ARENA_THREADS_MAX */
+	/* Of kv_ram_bytes so many are kept beside each page of this size that fits in `bytes`: for
+	 * the sentence that says what to set it to. page_bytes 0: none are. */
+	uint64_t page_bytes;
+	uint32_t known_bytes;
 };
 
 enum arena_state {
@@ -79,12 +83,12 @@ struct arena { /* read by all, written by arena.c */
 
 /*
  * Can so much be had, as far as the limits say? Reads RLIMIT_MEMLOCK, the capability to ignore it,
- * the free huge pages (if they are required) and the memory of the host and of its control group
- * (if huge pages do not suffice). Reads /proc and /sys: at the start only. 0, or -errno and a
- * sentence with what is wanted, what there is, the name of the limit and the command that changes
- * it.
- *   -EINVAL: less than a frame, or a NUMA node that is not there; -EPERM: locked memory;
- *   -ENOMEM: memory or huge pages.
+ * the free huge pages and their size (if they are required) and the memory of the host and of its
+ * control group (if huge pages do not suffice, or are too large for chunks and arena). Reads /proc
+ * and /sys: at the start only. 0, or -errno and a sentence with what is wanted, what there is, the
+ * name of the limit and the command that changes it.
+ *   -EINVAL: less than a frame, a NUMA node that is not there, or huge pages of a size that does
+ *   not fit; -EPERM: locked memory; -ENOMEM: memory or huge pages.
  */
 int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES]);
 

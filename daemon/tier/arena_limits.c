@@ -18,6 +18,7 @@
 
 #include "daemon/base/panic.h"
 #include "daemon/base/testing.h"
+#include "daemon/tier/arena_memory.h"
 
 #define LINE_BYTES     512
 #define PATH_BYTES     1024
@@ -185,6 +186,9 @@ void arena_limits_read(const char *root, struct arena_limits *out)
 		l.memory_bytes = 0;
 	read_all_groups(root, &l);
 	l.huge = hugenote_read();
+	if (failpoint(arena_gigantic))
+		l.huge = (struct huge_pages){
+		    .page_bytes = 1ull << 30, .total = 1u << 20, .available = 1u << 20};
 	*out = l;
 }
 
@@ -256,4 +260,61 @@ int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[A
 		 bytes, file == l->group_file ? "" : "...", FILE_SHOWN_MAX, file,
 		 l->group_limit_bytes, l->group_used_bytes);
 	return -ENOMEM;
+}
+
+static uint64_t rounded_up(uint64_t bytes, uint64_t to)
+{
+	return (bytes / to + (bytes % to != 0)) * to;
+}
+
+/* What kv_ram_bytes is of which so much is left for pages. */
+static uint64_t with_known(const struct arena_wish *wish, uint64_t bytes)
+{
+	return wish->page_bytes ? bytes + bytes / wish->page_bytes * wish->known_bytes : bytes;
+}
+
+int arena_limits_pages(const struct arena_limits *l, const struct arena_wish *wish,
+		       char why[ARENA_NOTE_BYTES])
+{
+	uint64_t page = l->huge.page_bytes, bytes = arena_bytes_of(wish);
+	char change[ARENA_NOTE_BYTES / 2] = "core.require_hugepages to false";
+	uint64_t all;
+
+	if (page == 0 || arena_memory_fits(page, wish->chunk_bytes, bytes))
+		return 0;
+	all = with_known(wish, rounded_up(bytes, page));
+	if (page <= ARENA_CHUNK_MAX && wish->chunk_bytes % page == 0)
+		snprintf(change, sizeof(change), "kv_ram_bytes to %" PRIu64, all);
+	else if (page <= ARENA_CHUNK_MAX && bytes % page == 0)
+		snprintf(change, sizeof(change), "kv_ram_chunk_bytes to %" PRIu64,
+			 rounded_up(wish->chunk_bytes, page));
+	else if (page <= ARENA_CHUNK_MAX)
+		snprintf(change, sizeof(change),
+			 "kv_ram_chunk_bytes to %" PRIu64 " and kv_ram_bytes to %" PRIu64,
+			 rounded_up(wish->chunk_bytes, page), all);
+	snprintf(why, ARENA_NOTE_BYTES,
+		 "KV-RAM wants %" PRIu64 " bytes for pages, in chunks of %" PRIu64
+		 ", and huge pages of this host have %" PRIu64
+		 ", which does not divide both: set %s, or boot with default_hugepagesz=2M",
+		 bytes, wish->chunk_bytes, page, change);
+	return -EINVAL;
+}
+
+int arena_limits_allow(const struct arena_limits *l, const struct arena_wish *wish,
+		       char why[ARENA_NOTE_BYTES])
+{
+	uint64_t bytes = arena_bytes_of(wish);
+	char no_huge[ARENA_NOTE_BYTES];
+	int r = 0;
+
+	if (wish->lock)
+		r = arena_limits_lock(l, bytes, why);
+	if (!r && wish->require_huge) {
+		r = arena_limits_pages(l, wish, why);
+		return r ? r : arena_limits_huge(l, bytes, why);
+	}
+	/* Without huge pages base pages serve. */
+	if (!r && (arena_limits_pages(l, wish, no_huge) || arena_limits_huge(l, bytes, no_huge)))
+		r = arena_limits_memory(l, bytes, why);
+	return r;
 }

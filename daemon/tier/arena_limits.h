@@ -36,4 +36,18 @@ int arena_limits_lock(const struct arena_limits *l, uint64_t bytes, char why[ARE
 int arena_limits_huge(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);
 int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);
 
+/* Is the size of the host's huge pages one that chunks and arena are multiples of? -EINVAL if not;
+ * a host without any is not refused here. */
+int arena_limits_pages(const struct arena_limits *l, const struct arena_wish *wish,
+		       char why[ARENA_NOTE_BYTES]);
+/* All that arena_check asks of them. */
+int arena_limits_allow(const struct arena_limits *l, const struct arena_wish *wish,
+		       char why[ARENA_NOTE_BYTES]);
+
+/* The arena is of whole frames. */
+static inline uint64_t arena_bytes_of(const struct arena_wish *wish)
+{
+	return wish->bytes / FRAME_BYTES * FRAME_BYTES;
+}
+
 #endif

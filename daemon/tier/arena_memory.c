@@ -77,8 +77,8 @@ static int make_of(const struct arena_memory_wish *wish, enum segment_backing ba
 	struct arena_memory m = ARENA_MEMORY_NONE;
 	int r;
 
-	if (page_bytes == 0 || wish->part_bytes % page_bytes != 0 ||
-	    (backing != SEGMENT_SMALL && wish->bytes % page_bytes != 0))
+	if (!arena_memory_fits(page_bytes, wish->part_bytes,
+			       backing == SEGMENT_SMALL ? 0 : wish->bytes))
 		return -ENOMEM;
 	if (backing == SEGMENT_HUGETLB && failpoint(arena_pool))
 		return -ENOMEM;

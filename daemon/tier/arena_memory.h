@@ -38,6 +38,12 @@ struct arena_memory {
 	uint64_t place_bytes;
 };
 
+/* Can pages of this size fill every part, the last one too? Only then are they used. */
+static inline bool arena_memory_fits(uint64_t page_bytes, uint64_t part_bytes, uint64_t bytes)
+{
+	return page_bytes > 0 && part_bytes % page_bytes == 0 && bytes % page_bytes == 0;
+}
+
 #define ARENA_MEMORY_NONE ((struct arena_memory){.fd = -1})
 
 /* 0 or -errno: -ENOMEM, -EINVAL (there is no such node), ... */

@@ -66,10 +66,17 @@ static void size_text(char out[SIZE_TEXT_BYTES], uint64_t bytes)
 static void reason_text(char *out, size_t out_bytes, uint64_t wanted_bytes,
 			const struct huge_pages *host)
 {
+	char size[SIZE_TEXT_BYTES];
 	uint64_t wanted, missing;
 
 	if (host->page_bytes == 0) {
 		snprintf(out, out_bytes, "this host has no huge pages");
+		return;
+	}
+	if (host->unfit) {
+		size_text(size, host->page_bytes);
+		snprintf(out, out_bytes,
+			 "huge pages of %s do not divide kv_ram_chunk_bytes and KV-RAM", size);
 		return;
 	}
 	wanted = wanted_bytes / host->page_bytes + (wanted_bytes % host->page_bytes != 0);

@@ -83,7 +83,7 @@ static void huge_pages_are_those_that_are_free_or_may_be_made(void **state)
 	char why[ARENA_NOTE_BYTES] = "untouched";
 
 	(void)state;
-	l.huge = (struct huge_pages){2 * MIB, 300, 12, 0};
+	l.huge = (struct huge_pages){.page_bytes = 2 * MIB, .total = 300, .available = 12};
 	assert_int_equal(arena_limits_huge(&l, 24 * MIB, why), 0);
 	assert_string_equal(why, "untouched");
 	refused(arena_limits_huge(&l, 24 * MIB + 1, why), -ENOMEM, why,

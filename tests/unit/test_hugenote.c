@@ -25,7 +25,10 @@ static void the_note_says_what_was_got_and_what_to_change(void **state)
 	const struct segment collapsed = {.page_bytes = 2 * 1024 * 1024,
 					  .backing = SEGMENT_COLLAPSED};
 	const struct segment huge = {.page_bytes = 2 * 1024 * 1024, .backing = SEGMENT_HUGETLB};
-	const struct huge_pages none = {2 * mib, 0, 0, 0}, some = {2 * mib, 300, 12, 0};
+	const struct huge_pages none = {.page_bytes = 2 * mib};
+	const struct huge_pages some = {.page_bytes = 2 * mib, .total = 300, .available = 12};
+	const struct huge_pages large = {
+	    .page_bytes = 1024 * mib, .total = 9, .available = 9, .unfit = true};
 
 	(void)state;
 	check_note(&huge, 1024 * mib, some, "2 MiB huge pages");
@@ -40,6 +43,9 @@ static void the_note_says_what_was_got_and_what_to_change(void **state)
 	check_note(&collapsed, 3 * mib, none,
 		   "2 MiB pages made of small ones: no huge pages free (2 wanted, 0 free; "
 		   "sysctl vm.nr_hugepages=2)");
+	check_note(&collapsed, 3 * mib, large,
+		   "2 MiB pages made of small ones: "
+		   "huge pages of 1 GiB do not divide kv_ram_chunk_bytes and KV-RAM");
 	check_note(NULL, 2 * mib, none,
 		   "no memory: no huge pages free (1 wanted, 0 free; sysctl vm.nr_hugepages=1)");
 }
