@@ -307,7 +307,7 @@ int kvhost_step_abort(struct kvhost_step *step);
 enum kvhost_capture { /* what became of a checkpoint; all but the first are skips */
 		      KVHOST_CAPTURE_MADE = 0,
 		      KVHOST_CAPTURE_EXISTS,   /* the same state is kept already */
-		      KVHOST_CAPTURE_NO_SLOT,  /* every retained slot is being copied */
+		      KVHOST_CAPTURE_NO_SLOT,  /* no slot and no place in KV-RAM */
 		      KVHOST_CAPTURE_SHORT,    /* before the pool's min_capture_tokens */
 		      KVHOST_CAPTURE_OFF,      /* reuse is off */
 		      KVHOST_CAPTURE_UNKNOWN,  /* not all tokens so far are known */

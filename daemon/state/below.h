@@ -62,7 +62,9 @@ struct pool_below {
 	void (*orphan)(void *context, bool up, uint32_t ticket);
 	/* Pages that live sequences may have there, beside what others were promised. */
 	uint64_t (*room)(void *context);
-	/* No page of a live sequence finds a place, and nothing moves that would make one. */
+	/* No page of a live sequence finds a place, and nothing moves that would make one. It tries
+	 * to have one, and gives it back: what is retained there may be given up for that, and
+	 * pieces begin to be moved. */
 	bool (*is_full)(void *context);
 	void *context;
 };

@@ -4,8 +4,9 @@
 
 /*
  * capture: a live sequence of a hybrid pool leaves a state behind: its pages so far, and a copy of
- * its image in a retained slot. capture_begin decides and reserves; the caller copies the image;
- * capture_end makes the state visible, or takes everything back. Core thread; nothing blocks.
+ * its image in a retained slot or, if none is free, in KV-RAM. capture_begin decides and reserves;
+ * the caller copies the image; capture_end makes the state visible, or takes everything back. Core
+ * thread; nothing blocks.
  */
 
 #include "daemon/state/seq.h"
@@ -13,7 +14,7 @@
 enum capture_skip { /* equal to enum payload_capture */
 		    CAPTURE_MADE = 0,
 		    CAPTURE_EXISTS,  /* the same state is there already */
-		    CAPTURE_NO_SLOT, /* every retained slot is being copied from or to */
+		    CAPTURE_NO_SLOT, /* no slot and no place in KV-RAM, or no memory */
 		    CAPTURE_SHORT,   /* before min_capture_tokens */
 		    CAPTURE_OFF,     /* reuse is off */
 		    CAPTURE_UNKNOWN, /* not all tokens are known, or what is before is not published

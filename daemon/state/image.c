@@ -290,7 +290,7 @@ uint32_t image_victim(const struct images *s, uint64_t name_spaces, bool slotted
 		     at = at->next) {
 			const struct image *it = list_entry(at, struct image, in_order);
 
-			/* As many are passed over as there are copies in flight. */
+			/* Passed over: the busy ones, those of others, those in no slot. */
 			if (may_go(it) && name_spaces >> it->name_space & 1 &&
 			    (!slotted || it->slot != SLOT_NONE))
 				return (uint32_t)(it - s->image);

@@ -24,7 +24,11 @@
  * protected. A state that is being copied from or to is never chosen, nor to leave KV-RAM one whose
  * pages are on their way there.
  *
- * Owner: the core thread, within its pool; no I/O. Every call is O(1) but for the pages it frees.
+ * Owner: the core thread, within its pool; no I/O. Cost of finding one to go: the queues of the
+ * namespaces in question, or in the learned order their cells in use, and those passed over: busy,
+ * or on the device of another namespace, or not in a slot. Who comes into an order passes those
+ * touched since, and who returns to it the busy ones before it. Everything else is O(1), but for
+ * making and checking.
  */
 
 #include <stdbool.h>

@@ -19,7 +19,10 @@
  *
  * Admission counts on it: what is promised may exceed the pool by what KV-RAM has room for.
  *
- * Owner: the core thread; no I/O. Giving up and getting back a page are O(1).
+ * Owner: the core thread; no I/O. Giving up a page that a sequence has for itself, and getting one
+ * back, are O(1); one whose copy has failed is looked for among all that are away. For pages that
+ * several share all that rank below are looked at, and where windows have cut fronts off perhaps
+ * their pages; to discard one, all sequences of the pool.
  */
 
 #include "daemon/state/seq.h"
@@ -32,8 +35,9 @@
  */
 int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank);
 
-/* The same for somebody who cannot go on without: of a pool with overcommit the sequence that ranks
- * lowest is discarded, if it ranks below and there is no room for it anywhere. It is lost then. */
+/* The same for somebody who cannot go on without: of a pool with overcommit, if there is no room
+ * anywhere, the lowest sequence is discarded of those that rank below, have pages to give and are
+ * not at work. It is lost then. */
 int park_insist(struct pool *p, uint32_t n, struct pool_rank rank);
 
 /* Those below that have this private page as well let go of it: one more may be its only holder. */

@@ -11,7 +11,8 @@
  * newcomer competes with what is there: nothing is given up for it before it is released itself,
  * so until then what is retained keeps within the budget, and what is in use comes on top.
  * Admission is by ceilings: the pages that every admitted sequence may ever need fit the pool
- * together, so a step can always be served by giving up retained pages.
+ * together, so a step can always be served by giving up retained pages. With live_in_ram they fit
+ * it with KV-RAM: others make room (park.h). With overcommit only each by itself fits.
  *
  * Owner: the core thread; no I/O. Calls that walk take a budget in pages and can be continued.
  */
@@ -89,9 +90,8 @@ struct pool {
 	uint32_t failures;
 	bool pauses;
 	bool has_lost;     /* a sequence; whoever tells what waits for it takes it back */
-	bool sends_parked; /* pages of live sequences go down when nobody needs them here */
-	uint32_t
-	    aside; /* the first of those that would have to be: nobody's to give up meanwhile */
+	bool sends_parked; /* hybrid: what is parked and unneeded here goes down; else aside */
+	uint32_t aside; /* the first of those that are set aside: nobody's to give up meanwhile */
 	/* What was to be given up for the budget could not go, or stayed as its copy failed: the
 	 * next reference that is dropped makes up for it. */
 	bool trim_is_due;

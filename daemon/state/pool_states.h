@@ -14,7 +14,9 @@
  * for them. If they cannot be had it is dropped as a whole. It stays on the device until its copies
  * have come. A page whose copy fails is found no more, nor is what stands on it.
  *
- * Owner: the core thread; no I/O. Cost: the pages that a state keeps for itself, and one.
+ * Owner: the core thread; no I/O. Cost: to leave the device, all pages up to the state, and what is
+ * given up for it below; to stay when that has failed as well. Else the pages that a state keeps
+ * for itself, and one.
  */
 
 #include "daemon/state/pool.h"

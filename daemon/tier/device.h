@@ -102,7 +102,7 @@ struct device {
 	void (*submit)(struct device *d, struct device_job *job);
 	void (*free)(struct device *d);  /* all jobs done before */
 	const char *name;                /* "cpu" */
-	struct executor *copies;         /* runs ZERO, COPY, WRITE, READ; reaped by the core */
+	struct executor *copies;         /* runs all but MAKE and FREE; reaped by the core */
 	struct executor *work;           /* runs MAKE and FREE; reaped by the core */
 	int numa_node;                   /* of memory that is made; or NODES_* */
 	uint64_t dispatches[DEVICE_OPS]; /* jobs submitted, by operation; the core's */
