@@ -154,9 +154,6 @@ static inline uint32_t seq_page(const struct seq *s, uint32_t index)
 	return s->table[index - s->first_page];
 }
 
-/* May a step write to this table index now? */
-bool seq_is_writable(const struct seq *s, uint32_t index);
-
 /* A sequence that will be a fork of `parent`: its ceiling, nothing else yet. 0, RANGE or -ENOMEM.
  */
 int seq_fork_new(const struct seq *parent, uint32_t max_tokens, struct seq **out);

@@ -200,14 +200,6 @@ int step_begin(struct seq *s, uint32_t target, uint32_t window_start, uint32_t n
 	return 0;
 }
 
-bool seq_is_writable(const struct seq *s, uint32_t index)
-{
-	if (s->step.state != STEP_OPEN || index < s->first_page ||
-	    index - s->first_page >= s->n_pages)
-		return false;
-	return index >= seq_page_index(s, s->step.start);
-}
-
 /* Give back the fresh pages from table position `keep` on. */
 static void give_fresh(struct seq *s, uint32_t keep)
 {

@@ -138,7 +138,6 @@ struct ram {
 	uint64_t boot_nonce;
 	uint64_t now_ns;
 	struct list pools;
-	uint32_t next_pool;  /* whose turn it is to move */
 	uint64_t used_bytes; /* of objects, without their records */
 	struct ram_share shares[RETAIN_NAMESPACES];
 	bool has_rules;
