@@ -13,6 +13,9 @@
 #include "tools/bench_report.h"
 
 #define TIER_PAGE_TOKENS 64
+/* Of KV-RAM that go for what is known of a page: RAM_KNOWN_BYTES, which tools do not see;
+ * test_bench compares them. */
+#define TIER_KNOWN_BYTES (4096 + 768)
 
 struct tier_shape { /* of a page of 64 tokens: K and V, 2 bytes an element */
 	uint64_t layers, kv_heads, head_dim;

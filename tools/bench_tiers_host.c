@@ -17,7 +17,6 @@
 #define LOOK_NS      1000000ull /* how often the daemon publishes its counters */
 #define QUIET_NS     3000000ull /* more than the daemon takes to publish its counters */
 #define QUIET_LOOKS  3
-#define KNOWN_BYTES  (4096 + 1024) /* of KV-RAM that go for what is known of a page */
 #define FRAME_BYTES  (2ull << 20)
 #define SLABS_SPARE  (16 * FRAME_BYTES)
 
@@ -106,7 +105,7 @@ static uint64_t ram_bytes(const struct tiers *t)
 	uint64_t pages = t->plan.ram_pages * t->page_bytes * 107 / 100 + 2 * SLABS_SPARE +
 			 t->plan.image_bytes * 107 / 100;
 
-	return pages / t->page_bytes * (t->page_bytes + KNOWN_BYTES);
+	return pages / t->page_bytes * (t->page_bytes + TIER_KNOWN_BYTES);
 }
 
 static void plan_host(const struct tiers *t, struct bench_plan *plan)

@@ -14,10 +14,12 @@
 
 #include <cmocka.h>
 
+#include "daemon/tier/ram.h"
 #include "tools/bench.h"
 #include "tools/bench_limit.h"
 #include "tools/bench_report.h"
 #include "tools/bench_stamp.h"
+#include "tools/bench_tiers.h"
 #include "tools/bench_tokens.h"
 #include "tools/bench_trace.h"
 
@@ -25,6 +27,8 @@
 #define PAGE_TOKENS 16
 #define PAGES       4
 #define STRIDE      4096
+
+_Static_assert(TIER_KNOWN_BYTES == RAM_KNOWN_BYTES, "kvbench sizes KV-RAM as the daemon does");
 
 static char directory[PATH_BYTES / 2];
 
