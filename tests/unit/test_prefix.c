@@ -129,22 +129,34 @@ static void a_published_chain_is_matched_up_to_where_it_differs(void **state)
 static void a_walk_may_be_cut_into_turns_anywhere(void **state)
 {
 	struct prefix *p = *state;
-	uint32_t root = root_of(p, 0, no_variant), above = root, path[50], text[50 * PAGE];
+	uint32_t root = root_of(p, 0, no_variant), nodes[50], path[50], text[50 * PAGE];
+	struct key_image images[17] = {0}; /* in every third page */
 
 	for (uint32_t i = 0; i < 50; i++) {
+		images[i / 3].start = i / 3 * 3 * PAGE + 5;
+		images[i / 3].digest[0] = (uint8_t)(i / 3);
 		memcpy(text + i * PAGE, tokens_of(i), PAGE * sizeof(*text));
-		above = add(p, above, i);
+		prefix_publish(p, i ? nodes[i - 1] : root, tokens_of(i), PAGE, &images[i / 3],
+			       i % 3 == 0, &nodes[i]);
+		prefix_put_copy(p, nodes[i], TIER_DEVICE, i);
 	}
-	for (uint32_t turn = 1; turn <= 50; turn++) {
+	/* To its end, and to an image that is another one. */
+	for (uint32_t turn = 1; turn <= 100; turn++) {
 		struct prefix_walk walk = {.node = root, .key = p->nodes[root].key};
+		uint32_t end = turn <= 50 ? 50 : turn / 6 * 3,
+			 length = turn <= 50 ? turn : turn - 50;
 
-		for (uint32_t at = 0; at < 50; at += turn) {
-			uint32_t n = 50 - at < turn ? 50 - at : turn;
+		images[end / 3].digest[1] = turn > 50;
+		for (uint32_t at = 0; at < 50 && !walk.missed; at += length) {
+			uint32_t n = 50 - at < length ? 50 - at : length, passed = (at + 2) / 3;
 
-			assert_int_equal(
-			    prefix_match(p, &walk, text + at * PAGE, n, NULL, 0, path + at), n);
+			assert_int_equal(prefix_match(p, &walk, text + at * PAGE, n,
+						      images + passed, 17 - passed, path + at),
+					 at + n <= end ? n : end - at);
 		}
-		assert_int_equal(walk.node, above);
+		images[end / 3].digest[1] = 0;
+		assert_int_equal(walk.position, end);
+		assert_memory_equal(path, nodes, end * sizeof(*path));
 	}
 }
 
