@@ -7,6 +7,8 @@
 
 #include "daemon/base/panic.h"
 
+#define HUGE_BYTES (2ull << 20)
+
 void *reserve_take(uint64_t bytes)
 {
 	void *m;
@@ -14,7 +16,11 @@ void *reserve_take(uint64_t bytes)
 	must(bytes > 0 && bytes <= UINT64_MAX - RESERVE_GRAIN);
 	m = mmap(NULL, reserve_bytes(bytes), PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	return m == MAP_FAILED ? NULL : m;
+	if (m == MAP_FAILED)
+		return NULL;
+	if (bytes >= HUGE_BYTES)
+		(void)madvise(m, reserve_bytes(bytes), MADV_HUGEPAGE);
+	return m;
 }
 
 void reserve_give(void *memory, uint64_t bytes)

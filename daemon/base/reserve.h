@@ -6,8 +6,10 @@
  * reserve: large arrays whose size is known from the start: address space now, memory as it is
  * touched.
  *
- * What is taken reads as zeros. Its size is rounded up to RESERVE_GRAIN, which no host's base page
- * exceeds, so what a plan counts is what the process has, on every host. Any thread.
+ * What is taken reads as zeros. It is of huge pages where it is large enough and the host gives
+ * some: most of it is read at random, and no base page's address would be in a cache. Its size is
+ * rounded up to RESERVE_GRAIN, which no host's base page exceeds, so what a plan counts is what the
+ * process has, on every host. Any thread.
  */
 
 #include <stdint.h>

@@ -14,16 +14,6 @@
 #define CAPACITY_MAX (1u << 30)
 #define GROUP        16 /* pages whose table lines and nodes are asked for together */
 
-/* Huge pages where the host gives them. */
-static void *take_array(uint64_t bytes)
-{
-	void *m = reserve_take(bytes);
-
-	if (m && bytes >= 2u << 20)
-		(void)madvise(m, bytes, MADV_HUGEPAGE);
-	return m;
-}
-
 static uint64_t tokens_bytes(uint64_t nodes, uint32_t page_tokens)
 {
 	return nodes * page_tokens * sizeof(uint32_t);
@@ -74,9 +64,9 @@ int prefix_init(struct prefix *p, uint32_t capacity, uint32_t page_tokens,
 	    .maker = maker,
 	};
 	memcpy(p->stamp, stamp, sizeof(p->stamp));
-	p->nodes = take_array(nodes_bytes(capacity));
-	p->tokens = take_array(tokens_bytes(capacity, page_tokens));
-	p->table = take_array(table_bytes(p->mask + 1));
+	p->nodes = reserve_take(nodes_bytes(capacity));
+	p->tokens = reserve_take(tokens_bytes(capacity, page_tokens));
+	p->table = reserve_take(table_bytes(p->mask + 1));
 	if (!p->nodes || !p->tokens || !p->table || prefix_images_init(p)) {
 		prefix_deinit(p);
 		return -ENOMEM;
@@ -93,12 +83,9 @@ void prefix_deinit(struct prefix *p)
 	*p = (struct prefix){0};
 }
 
-/* As good as it goes: what is not there yet comes when it is touched. Huge pages, if the kernel has
- * some, since whoever looks up a key at random finds no base page's address in a cache; only here,
- * where nobody waits for them to be cleared. */
+/* As good as it goes: what is not there yet comes when it is touched. */
 static void populate(void *memory, uint64_t bytes)
 {
-	(void)madvise(memory, bytes, MADV_HUGEPAGE);
 	(void)madvise(memory, bytes, MADV_POPULATE_WRITE);
 }
 
