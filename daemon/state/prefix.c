@@ -12,7 +12,6 @@
 #include "daemon/state/prefix_internal.h"
 
 #define CAPACITY_MAX (1u << 30)
-#define GROUP        16 /* pages whose table lines and nodes are asked for together */
 
 static uint64_t tokens_bytes(uint64_t nodes, uint32_t page_tokens)
 {
@@ -99,20 +98,10 @@ void prefix_populate(struct prefix *p, uint32_t nodes)
 
 /* ---- the table: open addressing, linear probing, the home slot is in the tag ---- */
 
-static uint32_t tag_of(struct key k)
-{
-	return (uint32_t)(k.low >> 32);
-}
-
-static uint64_t home_of(const struct prefix *p, uint32_t tag)
-{
-	return tag >> p->tag_shift;
-}
-
 static void table_insert(struct prefix *p, uint32_t node)
 {
-	uint32_t tag = tag_of(p->nodes[node].key);
-	uint64_t at = home_of(p, tag);
+	uint32_t tag = prefix_tag_of(p->nodes[node].key);
+	uint64_t at = prefix_home_of(p, tag);
 
 	while (p->table[at])
 		at = (at + 1) & p->mask;
@@ -121,9 +110,9 @@ static void table_insert(struct prefix *p, uint32_t node)
 
 static void table_remove(struct prefix *p, uint32_t node)
 {
-	uint32_t tag = tag_of(p->nodes[node].key);
+	uint32_t tag = prefix_tag_of(p->nodes[node].key);
 	uint64_t entry = (uint64_t)tag << 32 | (node + 1);
-	uint64_t hole = home_of(p, tag);
+	uint64_t hole = prefix_home_of(p, tag);
 
 	while (p->table[hole] != entry) {
 		must(p->table[hole]);
@@ -131,7 +120,7 @@ static void table_remove(struct prefix *p, uint32_t node)
 	}
 	/* What follows moves up if its home lies at or before the hole (cyclically). */
 	for (uint64_t at = (hole + 1) & p->mask; p->table[at]; at = (at + 1) & p->mask) {
-		uint64_t home = home_of(p, (uint32_t)(p->table[at] >> 32));
+		uint64_t home = prefix_home_of(p, (uint32_t)(p->table[at] >> 32));
 
 		if (((at - home) & p->mask) >= ((at - hole) & p->mask)) {
 			p->table[hole] = p->table[at];
@@ -219,7 +208,7 @@ static void node_settle(struct prefix *p, uint32_t node)
 	}
 }
 
-static bool is_page(const struct prefix *p, uint32_t node, struct key key, uint32_t parent,
+bool prefix_is_page(const struct prefix *p, uint32_t node, struct key key, uint32_t parent,
 		    const uint32_t *tokens, uint32_t n_tokens, const struct key_image *images,
 		    uint32_t n_images)
 {
@@ -234,17 +223,17 @@ static bool is_page(const struct prefix *p, uint32_t node, struct key key, uint3
 	       prefix_images_equal(p, n, images, n_images);
 }
 
-static uint32_t find_page(struct prefix *p, struct key key, uint32_t parent, const uint32_t *tokens,
+uint32_t prefix_find_page(struct prefix *p, struct key key, uint32_t parent, const uint32_t *tokens,
 			  uint32_t n_tokens, const struct key_image *images, uint32_t n_images)
 {
-	uint32_t tag = tag_of(key);
+	uint32_t tag = prefix_tag_of(key);
 
-	for (uint64_t at = home_of(p, tag); p->table[at]; at = (at + 1) & p->mask) {
+	for (uint64_t at = prefix_home_of(p, tag); p->table[at]; at = (at + 1) & p->mask) {
 		uint32_t node = (uint32_t)p->table[at] - 1;
 
 		if ((uint32_t)(p->table[at] >> 32) != tag)
 			continue;
-		if (is_page(p, node, key, parent, tokens, n_tokens, images, n_images))
+		if (prefix_is_page(p, node, key, parent, tokens, n_tokens, images, n_images))
 			return node;
 		if (p->nodes[node].key.low == key.low && p->nodes[node].key.high == key.high)
 			p->collisions++;
@@ -265,8 +254,8 @@ int prefix_root(struct prefix *p, uint16_t name_space, const uint8_t variant[KEY
 	if (!protection(variants_apart))
 		variant = no_variant;
 	key = key_root(p->maker, name_space, p->stamp, p->epoch, variant);
-	tag = tag_of(key);
-	for (uint64_t at = home_of(p, tag); p->table[at]; at = (at + 1) & p->mask) {
+	tag = prefix_tag_of(key);
+	for (uint64_t at = prefix_home_of(p, tag); p->table[at]; at = (at + 1) & p->mask) {
 		const struct node *n;
 
 		node = (uint32_t)p->table[at] - 1;
@@ -299,107 +288,6 @@ int prefix_root(struct prefix *p, uint16_t name_space, const uint8_t variant[KEY
 	return 0;
 }
 
-/* ---- matching: hash a group ahead, ask for its table lines, then for its nodes and tokens ---- */
-
-static const struct key_image *images_of_page(const struct key_image **at, uint32_t *left,
-					      uint32_t end, uint32_t *n)
-{
-	const struct key_image *first = *at;
-
-	*n = 0;
-	while (*left && (*at)->start < end) {
-		(*at)++;
-		(*left)--;
-		(*n)++;
-	}
-	return first;
-}
-
-static void ask_for_node(const struct prefix *p, struct key key)
-{
-	uint32_t tag = tag_of(key);
-
-	for (uint64_t at = home_of(p, tag); p->table[at]; at = (at + 1) & p->mask) {
-		uint32_t node = (uint32_t)p->table[at] - 1;
-		const char *text;
-
-		if ((uint32_t)(p->table[at] >> 32) != tag)
-			continue;
-		text = (const char *)prefix_tokens(p, node);
-		__builtin_prefetch(&p->nodes[node]);
-		for (uint32_t line = 0; line < p->page_tokens * sizeof(*p->tokens); line += 64)
-			__builtin_prefetch(text + line);
-		return;
-	}
-}
-
-struct match_group {
-	struct key key[GROUP];
-	const struct key_image *images[GROUP];
-	uint32_t n_images[GROUP];
-	uint32_t n;
-};
-
-static void hash_group(const struct prefix *p, struct match_group *g, struct key *last,
-		       uint32_t position, const uint32_t *tokens, uint32_t n_pages,
-		       const struct key_image **images, uint32_t *n_images)
-{
-	g->n = n_pages < GROUP ? n_pages : GROUP;
-	for (uint32_t i = 0; i < g->n; i++) {
-		uint32_t start = (position + i) * p->page_tokens;
-
-		g->images[i] =
-		    images_of_page(images, n_images, start + p->page_tokens, &g->n_images[i]);
-		*last = key_page(p->maker, *last, start, tokens + (uint64_t)i * p->page_tokens,
-				 p->page_tokens, g->images[i], g->n_images[i]);
-		g->key[i] = *last;
-		__builtin_prefetch(&p->table[home_of(p, tag_of(*last))]);
-	}
-}
-
-uint32_t prefix_match(struct prefix *p, struct prefix_walk *walk, const uint32_t *tokens,
-		      uint32_t n_pages, const struct key_image *images, uint32_t n_images,
-		      uint32_t *path)
-{
-	struct match_group group[2];
-	struct key last = walk->key;
-	uint32_t first = walk->position;
-	uint32_t hashed = 0, matched = 0;
-
-	must(walk->node != NODE_NONE);
-	if (walk->missed || n_pages == 0)
-		return 0;
-	hash_group(p, &group[0], &last, first, tokens, n_pages, &images, &n_images);
-	hashed = group[0].n;
-	for (uint32_t turn = 0; matched < n_pages; turn ^= 1) {
-		struct match_group *now = &group[turn], *next = &group[turn ^ 1];
-
-		for (uint32_t i = 0; i < now->n; i++)
-			ask_for_node(p, now->key[i]);
-		hash_group(p, next, &last, first + hashed,
-			   tokens + (uint64_t)hashed * p->page_tokens, n_pages - hashed, &images,
-			   &n_images);
-		hashed += next->n;
-		for (uint32_t i = 0; i < now->n; i++) {
-			uint32_t node = find_page(p, now->key[i], walk->node,
-						  tokens + (uint64_t)matched * p->page_tokens,
-						  p->page_tokens, now->images[i], now->n_images[i]);
-
-			if (node == NODE_NONE || !prefix_can_be_read(&p->nodes[node])) {
-				walk->missed = true;
-				return matched;
-			}
-			if (walk->on_device == walk->position && node_is_on_device(&p->nodes[node]))
-				walk->on_device++;
-			walk->node = node;
-			walk->key = now->key[i];
-			walk->position++;
-			path[matched++] = node;
-		}
-	}
-	return matched;
-}
-
 uint32_t prefix_find_partial(struct prefix *p, uint32_t parent, const uint32_t *tokens,
 			     uint32_t n_tokens, const struct key_image *images, uint32_t n_images)
 {
@@ -408,7 +296,7 @@ uint32_t prefix_find_partial(struct prefix *p, uint32_t parent, const uint32_t *
 				  tokens, n_tokens, images, n_images);
 
 	must(n_tokens > 0 && n_tokens < p->page_tokens);
-	return find_page(p, key, parent, tokens, n_tokens, images, n_images);
+	return prefix_find_page(p, key, parent, tokens, n_tokens, images, n_images);
 }
 
 int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t n_tokens,
@@ -418,7 +306,7 @@ int prefix_publish(struct prefix *p, uint32_t parent, const uint32_t *tokens, ui
 	uint32_t position = child_position(above);
 	struct key key = key_page(p->maker, above->key, position * p->page_tokens, tokens, n_tokens,
 				  images, n_images);
-	uint32_t node = find_page(p, key, parent, tokens, n_tokens, images, n_images);
+	uint32_t node = prefix_find_page(p, key, parent, tokens, n_tokens, images, n_images);
 	uint32_t stored = 0;
 	struct node *n;
 

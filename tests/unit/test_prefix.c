@@ -96,70 +96,6 @@ static uint32_t find(struct prefix *p, uint32_t parent, uint32_t text)
 	return prefix_match(p, &walk, tokens_of(text), 1, NULL, 0, &path) ? path : NODE_NONE;
 }
 
-static void a_published_chain_is_matched_up_to_where_it_differs(void **state)
-{
-	struct prefix *p = *state;
-	uint32_t root = root_of(p, 0, no_variant), nodes[40], path[40], text[40 * PAGE];
-	struct prefix_walk walk;
-
-	for (uint32_t i = 0; i < 40; i++) {
-		memcpy(text + i * PAGE, tokens_of(i), PAGE * sizeof(*text));
-		nodes[i] = add(p, i ? nodes[i - 1] : root, i);
-		assert_int_equal(p->nodes[nodes[i]].position, i);
-	}
-	for (uint32_t differs = 0; differs <= 40; differs += 3) {
-		walk = (struct prefix_walk){.node = root, .key = p->nodes[root].key};
-		if (differs < 40)
-			text[differs * PAGE + PAGE - 1]++;
-		assert_int_equal(prefix_match(p, &walk, text, 40, NULL, 0, path), differs);
-		assert_int_equal(walk.missed, differs < 40);
-		assert_int_equal(walk.position, differs);
-		assert_int_equal(walk.node, differs ? nodes[differs - 1] : root);
-		assert_memory_equal(path, nodes, differs * sizeof(*path));
-		/* Nothing deeper can match, whatever follows. */
-		if (differs < 40) {
-			text[differs * PAGE + PAGE - 1]--;
-			assert_int_equal(prefix_match(p, &walk, text, 1, NULL, 0, path), 0);
-		}
-	}
-	assert_int_equal(p->collisions, 0);
-	check(p);
-}
-
-static void a_walk_may_be_cut_into_turns_anywhere(void **state)
-{
-	struct prefix *p = *state;
-	uint32_t root = root_of(p, 0, no_variant), nodes[50], path[50], text[50 * PAGE];
-	struct key_image images[17] = {0}; /* in every third page */
-
-	for (uint32_t i = 0; i < 50; i++) {
-		images[i / 3].start = i / 3 * 3 * PAGE + 5;
-		images[i / 3].digest[0] = (uint8_t)(i / 3);
-		memcpy(text + i * PAGE, tokens_of(i), PAGE * sizeof(*text));
-		prefix_publish(p, i ? nodes[i - 1] : root, tokens_of(i), PAGE, &images[i / 3],
-			       i % 3 == 0, &nodes[i]);
-		prefix_put_copy(p, nodes[i], TIER_DEVICE, i);
-	}
-	/* To its end, and to an image that is another one. */
-	for (uint32_t turn = 1; turn <= 100; turn++) {
-		struct prefix_walk walk = {.node = root, .key = p->nodes[root].key};
-		uint32_t end = turn <= 50 ? 50 : turn / 6 * 3,
-			 length = turn <= 50 ? turn : turn - 50;
-
-		images[end / 3].digest[1] = turn > 50;
-		for (uint32_t at = 0; at < 50 && !walk.missed; at += length) {
-			uint32_t n = 50 - at < length ? 50 - at : length, passed = (at + 2) / 3;
-
-			assert_int_equal(prefix_match(p, &walk, text + at * PAGE, n,
-						      images + passed, 17 - passed, path + at),
-					 at + n <= end ? n : end - at);
-		}
-		images[end / 3].digest[1] = 0;
-		assert_int_equal(walk.position, end);
-		assert_memory_equal(path, nodes, end * sizeof(*path));
-	}
-}
-
 static void what_is_published_twice_is_known_and_what_has_no_copy_is_not_matched(void **state)
 {
 	struct prefix *p = *state;
@@ -574,8 +510,6 @@ static void the_check_goes_in_turns_and_notices(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    TEST(a_published_chain_is_matched_up_to_where_it_differs),
-	    TEST(a_walk_may_be_cut_into_turns_anywhere),
 	    TEST(what_is_published_twice_is_known_and_what_has_no_copy_is_not_matched),
 	    TEST(an_abandoned_node_leaves_nothing_behind),
 	    TEST(images_are_part_of_what_a_page_is),
