@@ -125,6 +125,18 @@ static bool next_piece(struct image_job *j)
 	return n > 0;
 }
 
+/* Of a state that was on its way down the image may have lain in its slot still: its pages have
+ * come back all the same. Whose request is over has given its pages back. */
+static void claim_ends(const struct image_job *j, int result)
+{
+	struct pool *x = &j->pool->pool;
+	bool came_up = j->request && j->request->u.prompt.match.from_ram;
+
+	if (j->place != COPY_NONE || (result == 0 && came_up))
+		pool_image_came(x, j->image, result, j->request, came_up);
+	pool_claim_done(x, j->image);
+}
+
 static void image_done(struct job *job)
 {
 	struct image_job *j = (struct image_job *)(void *)job;
@@ -152,11 +164,8 @@ static void image_done(struct job *job)
 			      j->busy_ns);
 	if (result && j->place != COPY_NONE && j->kind == IMAGE_JOB_CAPTURE)
 		result = -ENOSPC;
-	/* Whose request is over has given its pages back. */
-	if (j->kind == IMAGE_JOB_CLAIM && j->place != COPY_NONE)
-		pool_image_came(x, j->image, result, r, r && r->u.prompt.match.from_ram);
 	if (j->kind == IMAGE_JOB_CLAIM)
-		pool_claim_done(x, j->image);
+		claim_ends(j, result);
 	if (j->kind == IMAGE_JOB_CAPTURE)
 		capture_end(x, j->image, result == 0);
 	if (j->memory)

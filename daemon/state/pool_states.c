@@ -405,7 +405,8 @@ void pool_image_came(struct pool *p, uint32_t image, int result, bool wanted, bo
 	if (!wanted)
 		return;
 	p->images.counts.restored++;
-	if (it->state != IMAGE_VALID || !came_up)
+	/* Its way down may have failed meanwhile. */
+	if (it->state != IMAGE_VALID || it->place == COPY_NONE || !came_up)
 		return;
 	image_leave_ram_order(&p->images, image);
 	it->is_protected = true;

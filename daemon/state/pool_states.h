@@ -43,7 +43,8 @@ uint32_t pool_next_state(const struct pool *p, bool slotted);
 
 /* Nobody copies from it any more. */
 void pool_claim_done(struct pool *p, uint32_t image);
-/* The copy of its image from KV-RAM to a lane has ended; that is claimed still. If it failed nobody
+/* The copy of its image to a lane has ended, from KV-RAM or, if it came up, from its slot; that is
+ * claimed still. If it failed nobody
  * finds the state any more. `wanted`: the lane's sequence has all its pages on the device.
  * `came_up`: the state was not there when it was found (match.from_ram), so that it has come back.
  */

@@ -112,7 +112,7 @@ void opening_image_came(struct opening **open, int result)
 	assert_true(o->copying);
 	o->copying = false;
 	lane_job_done(&p->images, o->lane);
-	if (o->place != COPY_NONE)
+	if (o->place != COPY_NONE || (result == 0 && o->s && o->m.from_ram))
 		pool_image_came(p, o->name.image, result, o->s, o->m.from_ram);
 	pool_claim_done(p, o->name.image);
 	if (!o->s) {

@@ -166,11 +166,11 @@ static void a_slot_is_free_when_its_image_is_below_and_nobody_copies_from_it(voi
 	assert_state(w, a, "Rsp", "dR dR dR"); /* they are in use */
 	assert_int_equal(slots_free(w), SLOTS - 1);
 	states_claim_ends(w, &o, 0);
-	assert_state(w, a, "Rp", "dR dR dR");
+	assert_state(w, a, "DRp", "dR dR dR"); /* it has come back */
 	assert_int_equal(slots_free(w), SLOTS);
 	assert_int_equal(states_open_turn(w, &o, ALL, &s), 0);
 	world_close(&s);
-	assert_state(w, a, "Rp", "R R R");
+	assert_state(w, a, "DRp", "dR dR dR");
 }
 
 static void with_no_room_below_a_state_goes_for_nowhere(void **state)
@@ -440,6 +440,36 @@ static void a_state_that_is_captured_again_while_it_comes_back_has_come_back(voi
 	free(tokens);
 }
 
+/* Its image lies in its slot still, its pages have gone. */
+static void a_state_that_is_claimed_on_its_way_down_has_come_back(void **state)
+{
+	struct states *w = *state;
+	uint32_t *tokens = world_tokens(malloc(3 * PAGE * sizeof(uint32_t)), 3 * PAGE, 0, 1);
+	struct match_wish wish = world_wish(tokens, 3 * PAGE);
+	struct image_name a = retain(w, &one, 2 * PAGE + 5);
+	struct opening *o;
+	struct seq *s;
+
+	states_push_down(w, a.image);
+	while (states_copies(&w->down))
+		states_down_ends(w, 0);
+	assert_state(w, a, "Rsp", "R R R");
+	o = states_open_begins(w, &wish, 3 * PAGE);
+	while (!o->copying) {
+		states_open_turn(w, &o, ALL, &s);
+		while (states_copies(&w->up))
+			states_up_ends(w, 0);
+	}
+	assert_int_equal(o->place, COPY_NONE);
+	states_claim_ends(w, &o, 0);
+	assert_true(w->pool.images.image[a.image].is_protected);
+	assert_int_equal(states_open_turn(w, &o, ALL, &s), 0);
+	world_close(&s);
+	states_settle(w);
+	assert_state(w, a, "DRp", "dR dR dR");
+	free(tokens);
+}
+
 static void what_may_not_arrive_is_not_captured(void **state)
 {
 	struct states *w = *state;
@@ -550,6 +580,7 @@ int main(void)
 	    TEST(a_state_that_is_fetched_lives_in_both_tiers),
 	    TEST(a_state_that_is_computed_again_lives_on_the_device_again),
 	    TEST(a_state_that_is_captured_again_while_it_comes_back_has_come_back),
+	    TEST(a_state_that_is_claimed_on_its_way_down_has_come_back),
 	    TEST(what_may_not_arrive_is_not_captured),
 	    TEST(a_state_that_is_captured_again_while_it_leaves_stays),
 	    TEST(a_state_takes_the_pages_of_one_that_is_given_up_while_it_leaves),
