@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #include "daemon/base/testing.h"
+#include "tests/unit/prefix_texts.h"
 
-#define PAGE       16u
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 static struct key_maker maker;
@@ -40,15 +40,6 @@ static int setup(void **state)
 	return 0;
 }
 
-static void check(const struct prefix *p)
-{
-	uint32_t at = 0;
-	const char *wrong = prefix_check(p, &at, UINT32_MAX);
-
-	if (wrong)
-		fail_msg("%s", wrong);
-}
-
 static int teardown(void **state)
 {
 	failpoint_clear();
@@ -63,26 +54,6 @@ static uint32_t root_of(struct prefix *p, uint16_t name_space, const uint8_t *va
 
 	assert_int_equal(prefix_root(p, name_space, variant, true, &root), 0);
 	return root;
-}
-
-static uint32_t *tokens_of(uint32_t text)
-{
-	static uint32_t t[PAGE];
-
-	for (uint32_t i = 0; i < PAGE; i++)
-		t[i] = text * 31 + i;
-	return t;
-}
-
-/* Publish and give it a copy. */
-static uint32_t add(struct prefix *p, uint32_t parent, uint32_t text)
-{
-	uint32_t node;
-
-	assert_int_equal(prefix_publish(p, parent, tokens_of(text), PAGE, NULL, 0, &node),
-			 PREFIX_NEW);
-	prefix_put_copy(p, node, TIER_DEVICE, node + 1000);
-	return node;
 }
 
 static uint32_t find(struct prefix *p, uint32_t parent, uint32_t text)

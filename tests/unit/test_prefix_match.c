@@ -8,9 +8,8 @@
 #include <cmocka.h>
 
 #include "daemon/base/testing.h"
-#include "daemon/state/prefix.h"
+#include "tests/unit/prefix_texts.h"
 
-#define PAGE       16u
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 static struct key_maker maker = {.kept_bits = 128, .secret = "of this test"};
@@ -33,41 +32,12 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void check(const struct prefix *p)
-{
-	uint32_t at = 0;
-	const char *wrong = prefix_check(p, &at, UINT32_MAX);
-
-	if (wrong)
-		fail_msg("%s", wrong);
-}
-
 static uint32_t root_of(struct prefix *p, uint16_t name_space)
 {
 	uint32_t root;
 
 	assert_int_equal(prefix_root(p, name_space, no_variant, true, &root), 0);
 	return root;
-}
-
-static uint32_t *tokens_of(uint32_t text)
-{
-	static uint32_t t[PAGE];
-
-	for (uint32_t i = 0; i < PAGE; i++)
-		t[i] = text * 31 + i;
-	return t;
-}
-
-/* Publish and give it a copy. */
-static uint32_t add(struct prefix *p, uint32_t parent, uint32_t text)
-{
-	uint32_t node;
-
-	assert_int_equal(prefix_publish(p, parent, tokens_of(text), PAGE, NULL, 0, &node),
-			 PREFIX_NEW);
-	prefix_put_copy(p, node, TIER_DEVICE, node + 1000);
-	return node;
 }
 
 static void a_published_chain_is_matched_up_to_where_it_differs(void **state)
