@@ -302,7 +302,8 @@ static void a_pool_that_is_dropped_leaves_no_states_in_ram(void **state)
 
 	(void)state;
 	states_start(&s, STATES_CONFIG("128MiB", FLOOR), LARGE, 0);
-	for (uint32_t i = 0; i < 5; i++) {
+	/* On a fast machine few are still on their way. */
+	for (uint32_t i = 0; i < 12; i++) {
 		char *answer = NULL;
 
 		push_two_out();
@@ -320,7 +321,7 @@ static void a_pool_that_is_dropped_leaves_no_states_in_ram(void **state)
 		engine_stop(&s.e);
 		hybrid_start(&s.e, s.d.socket, "hybrid", LARGE, 0);
 	}
-	assert_true(left > 0); /* some were on their way; how many depends on the machine */
+	assert_true(left > 5);
 	for (uint32_t k = 0; k < 5; k++)
 		(void)states_serve_usual(&s, k);
 	states_rest(&s);
