@@ -18,19 +18,18 @@
 #include "daemon/base/panic.h"
 #include "daemon/tier/arena_limits.h"
 #include "daemon/tier/arena_memory.h"
-#include "daemon/tier/hugenote.h"
+#include "daemon/tier/arena_part.h"
 #include "daemon/tier/record.h"
 
 #define OBJECT_BYTES_GUESS (64u << 10) /* the smallest pages that are of use */
 #define OBJECTS_LEAST      1024u
-#define BACKING_BYTES      160 /* of the sentence on its pages */
 
 struct arena_job { /* at most one of each kind is on its way */
 	struct job job;
 	struct arena_whole *whole;
 	bool on_its_way;
 	uint64_t from, bytes;
-	char backing[BACKING_BYTES]; /* made by run */
+	char note[ARENA_NOTE_BYTES]; /* made by run */
 	char why[ARENA_NOTE_BYTES];  /* by run, if it failed */
 };
 
@@ -41,7 +40,7 @@ struct arena_whole {
 	struct executor *work;
 	void (*changed)(void *context);
 	void *context;
-	uint64_t chunk_bytes;
+	uint64_t chunk_bytes, beside_bytes;
 	uint32_t threads;
 	int numa_node;
 	bool lock, lock_headers;
@@ -70,99 +69,23 @@ static void submit(struct arena_job *j, uint64_t from, uint64_t bytes)
 	j->whole->work->submit(j->whole->work, &j->job);
 }
 
-/* ---- chunks, on the thread of the executor ---- */
-
-static int lock_chunk(struct arena_whole *w, struct arena_job *c)
-{
-	struct arena_limits limits;
-	int r;
-
-	if (w->memory.backing == SEGMENT_HUGETLB) {
-		/* Never paged out, and not counted; but whoever registers it with a device is held
-		 * to the same limit, for all of it. */
-		arena_limits_read("", &limits);
-		return arena_limits_lock(&limits, c->from + c->bytes, c->why);
-	}
-	r = arena_memory_lock(&w->memory, c->from, c->bytes);
-	if (!r)
-		return 0;
-	arena_limits_read("", &limits);
-	if (!arena_limits_lock(&limits, c->bytes, c->why))
-		snprintf(c->why, sizeof(c->why),
-			 "the kernel locks no more memory (%s): set LimitMEMLOCK=infinity and "
-			 "AmbientCapabilities=CAP_IPC_LOCK in the unit",
-			 strerror(-r));
-	return -EPERM;
-}
-
-static void why_no_memory(struct arena_whole *w, struct arena_job *c, int r)
-{
-	if (w->memory.backing == SEGMENT_HUGETLB)
-		snprintf(c->why, sizeof(c->why),
-			 "no more huge pages (%s), by the limit of a control group (hugetlb.*.max) "
-			 "or of a NUMA node: raise it and start again, or lower kv_ram_bytes",
-			 strerror(-r));
-	else
-		snprintf(c->why, sizeof(c->why),
-			 "the kernel gives no more memory (%s): free some and start again, "
-			 "or lower kv_ram_bytes",
-			 strerror(-r));
-}
-
-static int make_chunk(struct arena_whole *w, struct arena_job *c)
-{
-	struct arena_limits limits;
-	int r = 0;
-
-	/* Base pages that are not there are not refused: somebody is killed for them. */
-	if (w->memory.backing != SEGMENT_HUGETLB) {
-		arena_limits_read("", &limits);
-		r = arena_limits_memory(&limits, c->bytes, c->why);
-	}
-	if (!r && w->lock)
-		r = lock_chunk(w, c);
-	if (r)
-		return r;
-	r = arena_memory_populate(&w->memory, c->from, c->bytes, w->threads, &c->job.cancelled);
-	if (r && r != -ECANCELED)
-		why_no_memory(w, c, r);
-	return r;
-}
+/* ---- chunks ---- */
 
 static void chunk_run(struct job *job)
 {
 	struct arena_job *c = job_of(job);
 	struct arena_whole *w = c->whole;
-	struct huge_pages host;
-	struct segment got;
+	const struct arena_part part = {.from = c->from,
+					.bytes = c->bytes,
+					.threads = w->threads,
+					.lock = w->lock,
+					.numa_node = w->numa_node,
+					.use = ARENA_FOR_RAM,
+					.beside_bytes = w->beside_bytes};
 
-	job->result = make_chunk(w, c);
-	if (job->result) {
-		arena_memory_discard(&w->memory, c->from, c->bytes);
-		return;
-	}
-	host = hugenote_read();
-	host.unfit = !arena_memory_fits(host.page_bytes, w->chunk_bytes, w->memory.bytes);
-	got = arena_memory_backing(&w->memory);
-	hugenote_write(c->backing, sizeof(c->backing), &got, w->memory.bytes, &host);
-}
-
-/* ---- chunks, on the core thread ---- */
-
-static void note_what_is_there(struct arena_whole *w)
-{
-	char nodes[80] = "";
-
-	if (w->memory.nodes > 1)
-		snprintf(nodes, sizeof(nodes), "interleaved over %" PRIu32 " NUMA nodes, ",
-			 w->memory.nodes);
-	else if (w->memory.refused)
-		snprintf(nodes, sizeof(nodes), "not interleaved (mbind: %.40s), ",
-			 strerror(-w->memory.refused));
-	else if (w->numa_node >= 0)
-		snprintf(nodes, sizeof(nodes), "on NUMA node %d, ", w->numa_node);
-	snprintf(w->arena.note, sizeof(w->arena.note), "%s%s%s",
-		 w->lock ? "locked, " : "not locked, ", nodes, w->chunk.backing);
+	job->result = arena_part_bring(&w->memory, &part, &job->cancelled, c->why);
+	if (!job->result)
+		arena_part_note(&w->memory, &part, w->chunk_bytes, c->note);
 }
 
 static void become_partial(struct arena_whole *w, int result, const char *why)
@@ -194,7 +117,7 @@ static void chunk_arrived(struct arena_whole *w)
 	a->arrived_bytes += w->chunk.bytes;
 	a->page_bytes = arena_memory_backing(&w->memory).page_bytes;
 	frames_arrived(a->frames, (uint32_t)(w->chunk.bytes / FRAME_BYTES));
-	note_what_is_there(w);
+	memcpy(a->note, w->chunk.note, sizeof(a->note));
 	if (a->arrived_bytes == a->bytes)
 		a->state = ARENA_WHOLE;
 	else if (!w->stopping)
@@ -283,7 +206,8 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 			 wish->numa_node, there);
 		return -EINVAL;
 	}
-	arena_limits_read("", &limits);
+	arena_limits_read("", ARENA_FOR_RAM, &limits);
+	arena_limits_promise(&limits, wish->beside_bytes, wish->lock);
 	return arena_limits_allow(&limits, wish, why);
 }
 
@@ -352,7 +276,7 @@ static void prepare(struct arena_whole *w, const struct arena_wish *wish)
 {
 	struct arena_limits limits;
 
-	arena_limits_read("", &limits);
+	arena_limits_read("", ARENA_FOR_RAM, &limits);
 	w->memory = w->headers = ARENA_MEMORY_NONE;
 	w->arena.memory_fd = w->arena.headers_fd = -1;
 	w->arena.bytes = arena_bytes_of(wish);
@@ -360,6 +284,7 @@ static void prepare(struct arena_whole *w, const struct arena_wish *wish)
 	w->chunk = (struct arena_job){.whole = w, .job = {.run = chunk_run, .done = chunk_done}};
 	w->ahead = (struct arena_job){.whole = w, .job = {.run = ahead_run, .done = ahead_done}};
 	w->chunk_bytes = wish->chunk_bytes;
+	w->beside_bytes = wish->beside_bytes;
 	w->threads = wish->threads;
 	w->numa_node = wish->numa_node;
 	w->lock = wish->lock;

@@ -165,7 +165,7 @@ static void read_all_groups(const char *root, struct arena_limits *l)
 	fclose(f);
 }
 
-void arena_limits_read(const char *root, struct arena_limits *out)
+void arena_limits_read(const char *root, struct arena_use use, struct arena_limits *out)
 {
 	struct arena_limits l = LIMITS_NOT_READ;
 	struct rlimit lock;
@@ -173,6 +173,7 @@ void arena_limits_read(const char *root, struct arena_limits *out)
 	uint64_t kib;
 
 	must(strlen(root) < PATH_BYTES / 2);
+	l.use = use;
 	if (!may_lock_without_limit() && getrlimit(RLIMIT_MEMLOCK, &lock) == 0 &&
 	    lock.rlim_cur != RLIM_INFINITY)
 		l.lock_limit_bytes = lock.rlim_cur;
@@ -202,16 +203,16 @@ int arena_limits_lock(const struct arena_limits *l, uint64_t bytes, char why[ARE
 		return 0;
 	if (used)
 		snprintf(why, ARENA_NOTE_BYTES,
-			 "KV-RAM wants %" PRIu64 " bytes locked, RLIMIT_MEMLOCK allows %" PRIu64
+			 "%s wants %" PRIu64 " bytes locked, RLIMIT_MEMLOCK allows %" PRIu64
 			 ", of which %" PRIu64
 			 " are in use: set LimitMEMLOCK=infinity in the unit, "
 			 "or ulimit -l unlimited",
-			 bytes, limit, used);
+			 l->use.name, bytes, limit, used);
 	else
 		snprintf(why, ARENA_NOTE_BYTES,
-			 "KV-RAM wants %" PRIu64 " bytes locked, RLIMIT_MEMLOCK allows %" PRIu64
+			 "%s wants %" PRIu64 " bytes locked, RLIMIT_MEMLOCK allows %" PRIu64
 			 ": set LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited",
-			 bytes, limit);
+			 l->use.name, bytes, limit);
 	return -EPERM;
 }
 
@@ -222,18 +223,19 @@ int arena_limits_huge(const struct arena_limits *l, uint64_t bytes, char why[ARE
 
 	if (h->page_bytes == 0) {
 		snprintf(why, ARENA_NOTE_BYTES,
-			 "KV-RAM wants %" PRIu64 " bytes of huge pages, and this host has none: "
+			 "%s wants %" PRIu64 " bytes of huge pages, and this host has none: "
 			 "set core.require_hugepages to false",
-			 bytes);
+			 l->use.name, bytes);
 		return -ENOMEM;
 	}
 	wanted = bytes / h->page_bytes + (bytes % h->page_bytes != 0);
 	if (wanted <= there)
 		return 0;
 	snprintf(why, ARENA_NOTE_BYTES,
-		 "KV-RAM wants %" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64
-		 " are free: sysctl vm.nr_hugepages=%" PRIu64 ", or lower kv_ram_bytes",
-		 wanted, h->page_bytes / 1024, there, h->total + (wanted - there));
+		 "%s wants %" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64
+		 " are free: sysctl vm.nr_hugepages=%" PRIu64 ", or lower %s",
+		 l->use.name, wanted, h->page_bytes / 1024, there, h->total + (wanted - there),
+		 l->use.key);
 	return -ENOMEM;
 }
 
@@ -244,9 +246,9 @@ int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[A
 
 	if (l->memory_bytes < bytes) {
 		snprintf(why, ARENA_NOTE_BYTES,
-			 "KV-RAM wants %" PRIu64 " bytes, MemAvailable of this host is %" PRIu64
-			 ": lower kv_ram_bytes, or end what uses the memory",
-			 bytes, l->memory_bytes);
+			 "%s wants %" PRIu64 " bytes, MemAvailable of this host is %" PRIu64
+			 ": lower %s, or end what uses the memory",
+			 l->use.name, bytes, l->memory_bytes, l->use.key);
 		return -ENOMEM;
 	}
 	if (l->group_limit_bytes == ARENA_UNLIMITED ||
@@ -255,10 +257,10 @@ int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[A
 	if (file_bytes > FILE_SHOWN_MAX)
 		file += file_bytes - FILE_SHOWN_MAX;
 	snprintf(why, ARENA_NOTE_BYTES,
-		 "KV-RAM wants %" PRIu64 " bytes, %s%.*s allows %" PRIu64 ", of which %" PRIu64
-		 " are in use: set MemoryMax= of the unit, or lower kv_ram_bytes",
-		 bytes, file == l->group_file ? "" : "...", FILE_SHOWN_MAX, file,
-		 l->group_limit_bytes, l->group_used_bytes);
+		 "%s wants %" PRIu64 " bytes, %s%.*s allows %" PRIu64 ", of which %" PRIu64
+		 " are in use: set MemoryMax= of the unit, or lower %s",
+		 l->use.name, bytes, file == l->group_file ? "" : "...", FILE_SHOWN_MAX, file,
+		 l->group_limit_bytes, l->group_used_bytes, l->use.key);
 	return -ENOMEM;
 }
 
@@ -298,6 +300,22 @@ int arena_limits_pages(const struct arena_limits *l, const struct arena_wish *wi
 		 ", which does not divide both: set %s, or boot with default_hugepagesz=2M",
 		 bytes, wish->chunk_bytes, page, change);
 	return -EINVAL;
+}
+
+static uint64_t less(uint64_t bytes, uint64_t by)
+{
+	return bytes > by ? bytes - by : 0;
+}
+
+void arena_limits_promise(struct arena_limits *l, uint64_t bytes, bool lock)
+{
+	if (lock)
+		l->locked_bytes += bytes;
+	if (l->memory_bytes != ARENA_UNLIMITED)
+		l->memory_bytes = less(l->memory_bytes, bytes);
+	if (l->group_limit_bytes != ARENA_UNLIMITED)
+		l->group_used_bytes =
+		    l->group_limit_bytes - less(l->group_limit_bytes - l->group_used_bytes, bytes);
 }
 
 int arena_limits_allow(const struct arena_limits *l, const struct arena_wish *wish,

@@ -16,7 +16,17 @@
 #define ARENA_UNLIMITED        UINT64_MAX
 #define ARENA_GROUP_FILE_BYTES 512
 
+struct arena_use { /* what the memory is for, in sentences */
+	const char *name;
+	const char *key;   /* that says how much */
+	const char *steps; /* what its huge pages must divide */
+};
+#define ARENA_FOR_RAM                                                                              \
+	((struct arena_use){"KV-RAM", "kv_ram_bytes", "kv_ram_chunk_bytes and KV-RAM"})
+#define ARENA_FOR_STAGING ((struct arena_use){"Staging", "kv_staging_bytes", "kv_staging_bytes"})
+
 struct arena_limits {
+	struct arena_use use;
 	/* RLIMIT_MEMLOCK; unlimited too where the process may ignore it (CAP_IPC_LOCK) */
 	uint64_t lock_limit_bytes;
 	uint64_t locked_bytes; /* of it, in use by this process */
@@ -29,7 +39,10 @@ struct arena_limits {
 };
 
 /* root: "" ; a test has a folder with its own proc/ and sys/fs/cgroup/. */
-void arena_limits_read(const char *root, struct arena_limits *out);
+void arena_limits_read(const char *root, struct arena_use use, struct arena_limits *out);
+/* So many bytes are promised to others of this process, and have not arrived yet. Not for huge
+ * pages: what is promised of them is not free any more. */
+void arena_limits_promise(struct arena_limits *l, uint64_t bytes, bool lock);
 
 /* Do so many bytes more fit? 0, or an error and the sentence; `why` is written only then. */
 int arena_limits_lock(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);

@@ -75,8 +75,7 @@ static void reason_text(char *out, size_t out_bytes, uint64_t wanted_bytes,
 	}
 	if (host->unfit) {
 		size_text(size, host->page_bytes);
-		snprintf(out, out_bytes,
-			 "huge pages of %s do not divide kv_ram_chunk_bytes and KV-RAM", size);
+		snprintf(out, out_bytes, "huge pages of %s do not divide %s", size, host->unfit);
 		return;
 	}
 	wanted = wanted_bytes / host->page_bytes + (wanted_bytes % host->page_bytes != 0);

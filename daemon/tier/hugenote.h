@@ -7,7 +7,6 @@
  * hugenote_read reads sysfs and so may block: the work thread. The rest is pure.
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,7 +17,7 @@ struct huge_pages {          /* the host's, of its default huge page size */
 	uint64_t total;
 	uint64_t available; /* neither in use nor promised */
 	uint64_t surplus;   /* that the kernel may still make when they are asked for */
-	bool unfit;         /* KV-RAM or its chunks are no multiples of them; not read */
+	const char *unfit;  /* what is no multiple of them; NULL: nothing; not read */
 };
 
 struct huge_pages hugenote_read(void);

@@ -103,6 +103,7 @@ static struct arena_wish wish_for(uint64_t kv_ram_bytes, uint64_t chunk_bytes)
 static struct arena_limits with_huge_pages_of(uint64_t page_bytes)
 {
 	return (struct arena_limits){
+	    .use = ARENA_FOR_RAM,
 	    .lock_limit_bytes = ARENA_UNLIMITED,
 	    .memory_bytes = 0,
 	    .group_limit_bytes = ARENA_UNLIMITED,

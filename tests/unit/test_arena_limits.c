@@ -29,6 +29,7 @@
 #define GROUP      "/sys/fs/cgroup/a.slice/kvhostd.service"
 
 static const struct arena_limits no_limits = {
+    .use = {"KV-RAM", "kv_ram_bytes", ""},
     .lock_limit_bytes = ARENA_UNLIMITED,
     .memory_bytes = ARENA_UNLIMITED,
     .group_limit_bytes = ARENA_UNLIMITED,
@@ -129,6 +130,40 @@ static void memory_is_that_of_the_host_and_of_the_control_group(void **state)
 	assert_non_null(strstr(why, "or lower kv_ram_bytes"));
 }
 
+/* What was promised, and is not there yet, is as good as gone. */
+static void what_is_promised_to_others_is_not_left(void **state)
+{
+	struct arena_limits l = no_limits;
+	char why[ARENA_NOTE_BYTES] = "untouched";
+
+	(void)state;
+	arena_limits_promise(&l, 64 * MIB, false);
+	assert_int_equal(l.locked_bytes, 0);
+	arena_limits_promise(&l, 64 * MIB, true);
+	assert_int_equal(l.locked_bytes, 64 * MIB);
+	assert_int_equal(arena_limits_lock(&l, UINT64_MAX - 1, why), 0);
+	assert_int_equal(arena_limits_memory(&l, UINT64_MAX - 1, why), 0);
+	assert_string_equal(why, "untouched");
+
+	l = no_limits;
+	l.use = ARENA_FOR_STAGING;
+	l.memory_bytes = 100 * MIB;
+	arena_limits_promise(&l, 64 * MIB, true);
+	assert_int_equal(arena_limits_memory(&l, 36 * MIB, why), 0);
+	refused(arena_limits_memory(&l, 36 * MIB + 1, why), -ENOMEM, why,
+		"Staging wants 37748737 bytes, MemAvailable of this host is 37748736: "
+		"lower kv_staging_bytes, or end what uses the memory");
+	l = no_limits;
+	l.group_limit_bytes = 100 * MIB;
+	l.group_used_bytes = 30 * MIB;
+	arena_limits_promise(&l, 64 * MIB, true);
+	assert_int_equal(arena_limits_memory(&l, 6 * MIB, why), 0);
+	assert_int_equal(arena_limits_memory(&l, 6 * MIB + 1, why), -ENOMEM);
+	arena_limits_promise(&l, 64 * MIB, true);
+	assert_int_equal(arena_limits_memory(&l, 1, why), -ENOMEM);
+	assert_int_equal(l.group_used_bytes, l.group_limit_bytes);
+}
+
 /* ---- reading ---- */
 
 static int setup(void **state)
@@ -175,7 +210,7 @@ static struct arena_limits read_limits(const char *root)
 	struct arena_limits l;
 
 	memset(&l, 0x5a, sizeof(l));
-	arena_limits_read(root, &l);
+	arena_limits_read(root, ARENA_FOR_RAM, &l);
 	return l;
 }
 
@@ -292,6 +327,7 @@ int main(void)
 	    cmocka_unit_test(locked_memory_is_judged_with_what_is_locked_already),
 	    cmocka_unit_test(huge_pages_are_those_that_are_free_or_may_be_made),
 	    cmocka_unit_test(memory_is_that_of_the_host_and_of_the_control_group),
+	    cmocka_unit_test(what_is_promised_to_others_is_not_left),
 	    TEST(nothing_that_can_be_read_is_no_limit),
 	    TEST(the_host_and_what_is_locked_are_read),
 	    TEST(the_group_that_leaves_least_counts_and_unused_file_pages_are_free),

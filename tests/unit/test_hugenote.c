@@ -27,8 +27,10 @@ static void the_note_says_what_was_got_and_what_to_change(void **state)
 	const struct segment huge = {.page_bytes = 2 * 1024 * 1024, .backing = SEGMENT_HUGETLB};
 	const struct huge_pages none = {.page_bytes = 2 * mib};
 	const struct huge_pages some = {.page_bytes = 2 * mib, .total = 300, .available = 12};
-	const struct huge_pages large = {
-	    .page_bytes = 1024 * mib, .total = 9, .available = 9, .unfit = true};
+	const struct huge_pages large = {.page_bytes = 1024 * mib,
+					 .total = 9,
+					 .available = 9,
+					 .unfit = "kv_ram_chunk_bytes and KV-RAM"};
 
 	(void)state;
 	check_note(&huge, 1024 * mib, some, "2 MiB huge pages");
