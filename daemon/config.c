@@ -17,6 +17,7 @@
 #include "daemon/config_sources.h"
 #include "daemon/option.h"
 #include "daemon/state/plan.h"
+#include "daemon/tier/arena_staging.h"
 
 struct pool_default {
 	unsigned option;
@@ -214,6 +215,12 @@ int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES])
 				      "%" PRIu64 " is above kv_ram_bytes, accepted is at most "
 				      "%" PRIu64 ", or kv_ram_bytes 0",
 				      c->kv_ram_page_bytes, c->kv_ram_bytes);
+	if (c->kv_staging_bytes && c->kv_staging_bytes < STAGING_LEAST)
+		return config_fail_at(c, OPTION_top_kv_staging_bytes, 0, error,
+				      "%" PRIu64
+				      " is less than four windows of 2 MiB, accepted is at least "
+				      "%llu, or 0",
+				      c->kv_staging_bytes, STAGING_LEAST);
 	for (unsigned i = 0; i < c->n_pools; i++) {
 		r = finish_pool(c, i, error);
 		if (r)

@@ -157,6 +157,7 @@ struct config {
 	uint64_t kv_ram_numa_node; /* or CONFIG_NULL: spread over all */
 	uint64_t kv_ram_chunk_bytes;
 	uint64_t kv_ram_page_bytes;
+	uint64_t kv_staging_bytes; /* 0: none */
 	struct config_core core;
 	uint32_t n_pools;
 	struct config_pool pools[CONFIG_POOLS_MAX];

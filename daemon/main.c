@@ -27,6 +27,7 @@
 #include "daemon/base/panic.h"
 #include "daemon/base/random.h"
 #include "daemon/front/listener.h"
+#include "daemon/memory.h"
 #include "daemon/secret.h"
 #include "shm/guard.h"
 #include "shm/ring.h"
@@ -45,8 +46,7 @@ struct kvhost { /* owns every module */
 	int threads[4]; /* of the stats file: core, work, device, log */
 	struct executor *work, *copies;
 	struct device *device;
-	struct arena *arena; /* NULL: no KV-RAM, and ram_note says why */
-	char ram_note[ARENA_NOTE_BYTES + 32];
+	struct memory memory;
 	struct core core;
 	bool has_core;
 	struct listener *listener;
@@ -194,60 +194,16 @@ static void on_ram(void *context)
 	struct kvhost *k = context;
 
 	core_ram_arrived(&k->core);
-	if (k->arena->state == ARENA_ARRIVING)
-		return;
-	log_write(k->log, k->arena->state == ARENA_WHOLE ? LOG_LEVEL_NOTICE : LOG_LEVEL_WARNING,
-		  "KV-RAM: %" PRIu64 " of %" PRIu64 " bytes; %s", k->arena->arrived_bytes,
-		  k->arena->bytes, k->arena->note);
 }
 
-/* 0; or, if the configuration asks for it and the host does not have it, -errno. */
-static int start_ram(struct kvhost *k)
+static int start_memory(struct kvhost *k)
 {
-	const struct config *c = &k->config;
-	bool asked = c->origin[OPTION_top_kv_ram_bytes].source != CONFIG_FROM_DEFAULT;
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	struct ram_parts parts = ram_divide(c->kv_ram_bytes, c->kv_ram_page_bytes);
-	struct arena_wish wish = {.bytes = parts.arena_bytes,
-				  .most_objects = parts.objects,
-				  .chunk_bytes = c->kv_ram_chunk_bytes / FRAME_BYTES * FRAME_BYTES,
-				  .require_huge = c->core.require_hugepages,
-				  .lock = c->kv_ram_lock,
-				  .numa_node = k->device->numa_node,
-				  .page_bytes = c->kv_ram_page_bytes,
-				  .known_bytes = RAM_KNOWN_BYTES,
-				  .threads = cores < 2                   ? 1
-					     : cores > ARENA_THREADS_MAX ? ARENA_THREADS_MAX
-									 : (uint32_t)cores};
-	char why[ARENA_NOTE_BYTES] = "";
-	int first, r = 0;
+	int r =
+	    memory_start(&k->memory, &k->config, k->device->numa_node, k->work, k->log, on_ram, k);
 
-	if (wish.numa_node >= 0 && !nodes_have(wish.numa_node, &first)) {
-		fprintf(stderr,
-			"kvhostd: kv_ram_numa_node: this process has no NUMA node %d, the first "
-			"that it has is %d\n",
-			wish.numa_node, first);
+	if (r)
 		k->exit_code = EXIT_LIMIT;
-		return -EINVAL;
-	}
-	if (c->kv_ram_bytes == 0) {
-		snprintf(k->ram_note, sizeof(k->ram_note), "off: kv_ram_bytes is 0");
-	} else {
-		r = arena_check(&wish, why);
-		if (!r && (r = arena_new(&wish, k->work, on_ram, k, &k->arena)))
-			arena_explain(&wish, r, why);
-		if (r)
-			snprintf(k->ram_note, sizeof(k->ram_note), "off: %s", why);
-	}
-	if (r && asked) {
-		fprintf(stderr, "kvhostd: kv_ram_bytes: %s\n", why);
-		k->exit_code = EXIT_LIMIT;
-		return r;
-	}
-	if (!k->arena)
-		log_write(k->log, r ? LOG_LEVEL_WARNING : LOG_LEVEL_NOTICE, "KV-RAM is %s",
-			  k->ram_note);
-	return 0;
+	return r;
 }
 
 static int start_core(struct kvhost *k, uint64_t epoch)
@@ -258,8 +214,10 @@ static int start_core(struct kvhost *k, uint64_t epoch)
 				       .boot_epoch = epoch,
 				       .available_bytes = available_bytes(),
 				       .device = k->device,
-				       .arena = k->arena,
-				       .ram_note = k->ram_note,
+				       .staging = k->memory.staging,
+				       .staging_note = k->memory.staging_note,
+				       .arena = k->memory.arena,
+				       .ram_note = k->memory.ram_note,
 				       .copies = k->copies,
 				       .work = k->work,
 				       .stats = &k->stats,
@@ -379,7 +337,7 @@ static int start(struct kvhost *k)
 	if (!r && (r = start_threads(k)))
 		say("its threads", r, "");
 	if (!r)
-		r = start_ram(k);
+		r = start_memory(k);
 	if (!r)
 		r = start_core(k, epoch);
 	if (!r)
@@ -516,15 +474,14 @@ static void stop(struct kvhost *k)
 {
 	if (k->has_core)
 		core_forget_quarantines(&k->core);
-	if (k->arena)
-		arena_stop(k->arena);
+	memory_stop(&k->memory);
 	worker_free(&k->copies);
 	worker_free(&k->work);
 	listener_free(&k->listener);
 	if (k->has_core)
 		core_deinit(&k->core);
-	if (k->arena && arena_stop(k->arena))
-		arena_free(&k->arena);
+	if (memory_stop(&k->memory))
+		memory_free(&k->memory);
 	if (k->device)
 		k->device->free(k->device);
 	if (k->has_stats) {

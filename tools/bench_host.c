@@ -125,6 +125,7 @@ static int write_configuration(const char *path, const struct bench_options *o,
 	int r;
 
 	json_object_set_new(root, "kv_ram_bytes", json_integer((json_int_t)plan->ram_bytes));
+	json_object_set_new(root, "kv_staging_bytes", json_integer(0));
 	if (plan->ram_bytes) {
 		json_object_set_new(root, "kv_ram_page_bytes",
 				    json_integer((json_int_t)plan->ram_page_bytes));

@@ -35,7 +35,7 @@ void doctor_check_daemon(struct doctor *d, const struct ctl_options *options);
 void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted,
 		       unsigned long long *made);
 
-/* Bytes of KV-RAM that are to be locked; pools are not. */
+/* Bytes of KV-RAM and staging that are to be locked; pools are not. */
 unsigned long long doctor_locked_bytes(const struct doctor *d);
 /* Is it there, all of it, of which pages, or why not. */
 void doctor_check_ram(struct doctor *d);

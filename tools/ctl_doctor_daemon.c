@@ -118,16 +118,23 @@ void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted, unsig
 
 /* ---- KV-RAM ---- */
 
+/* What health says it wants; if it is off, what it would be. */
+static unsigned long long wanted_bytes(const struct doctor *d, const char *part, const char *key)
+{
+	const json_t *it = json_object_get(d->health, part);
+	json_int_t bytes = json_integer_value(json_object_get(it, "wanted_bytes"));
+
+	if (bytes <= 0)
+		bytes = json_integer_value(config_value(d, key));
+	return bytes > 0 ? (unsigned long long)bytes : 0;
+}
+
 unsigned long long doctor_locked_bytes(const struct doctor *d)
 {
-	const json_t *ram = json_object_get(d->health, "kv_ram");
-	json_int_t bytes = json_integer_value(json_object_get(ram, "wanted_bytes"));
-
 	if (!json_is_true(config_value(d, "kv_ram_lock")))
 		return 0;
-	if (bytes <= 0) /* it is off: what it would be */
-		bytes = json_integer_value(config_value(d, "kv_ram_bytes"));
-	return bytes > 0 ? (unsigned long long)bytes : 0;
+	return wanted_bytes(d, "kv_ram", "kv_ram_bytes") +
+	       wanted_bytes(d, "staging", "kv_staging_bytes");
 }
 
 void doctor_check_ram(struct doctor *d)

@@ -21,6 +21,7 @@ json_t *order_describe(const struct core_pool *p, bool whole);
  * have learned, else the one of this name with that; NULL: there is none. */
 json_t *tiers_describe(const struct core *c, const char *which);
 json_t *tiers_describe_ram(const struct core *c);
+json_t *tiers_describe_staging(const struct core *c);
 
 enum run_result steer_pool_drop(struct request *r);
 enum run_result steer_drain(struct request *r, bool drained);

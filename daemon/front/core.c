@@ -102,6 +102,8 @@ int core_init(struct core *c, const struct core_options *options)
 			   .available_bytes = options->available_bytes,
 			   .device = options->device,
 			   .ram_note = options->ram_note,
+			   .staging = options->staging,
+			   .staging_note = options->staging_note,
 			   .copies = options->copies,
 			   .work = options->work,
 			   .stats = options->stats,
@@ -304,6 +306,8 @@ void core_publish(struct core *c)
 		c->sums[COUNTER_kv_ram_pages_relocated] = c->ram->relocated;
 		c->sums[COUNTER_kv_ram_relocations_failed] = c->ram->relocations_failed;
 	}
+	if (c->staging && c->staging->state == ARENA_WHOLE)
+		c->sums[COUNTER_staging_bytes] = c->staging->bytes;
 	counters_begin(&c->counters);
 	for (int i = 0; i < COUNTER_COUNT; i++)
 		counters_set(&c->counters, (enum counter)i, c->sums[i]);

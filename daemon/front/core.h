@@ -22,6 +22,7 @@
 #include "daemon/state/floor.h"
 #include "daemon/state/plan.h"
 #include "daemon/state/seq.h"
+#include "daemon/tier/arena_staging.h"
 #include "daemon/tier/mover.h"
 #include "daemon/tier/ram.h"
 #include "shm/message.h"
@@ -48,9 +49,11 @@ struct core_options {
 	uint64_t boot_epoch;
 	uint64_t available_bytes; /* of the device, at the start */
 	struct device *device;
-	struct arena *arena;     /* of KV-RAM; NULL: there is none, and ram_note says why */
-	const char *ram_note;    /* outlives the core */
-	struct executor *copies; /* the device's, reaped here */
+	const struct staging *staging; /* NULL: there is none, and staging_note says why */
+	const char *staging_note;      /* outlives the core */
+	struct arena *arena;           /* of KV-RAM; NULL: there is none, and ram_note says why */
+	const char *ram_note;          /* outlives the core */
+	struct executor *copies;       /* the device's, reaped here */
 	struct executor *work;
 	struct statsfile *stats;
 	struct log *log; /* may be NULL */
@@ -146,6 +149,8 @@ struct core {
 	struct device *device;
 	struct ram *ram; /* NULL: there is no KV-RAM */
 	const char *ram_note;
+	const struct staging *staging; /* NULL: none */
+	const char *staging_note;
 	struct executor *copies, *work;
 	struct statsfile *stats;
 	struct counters counters;

@@ -93,6 +93,14 @@ static void warn_of_ram(const struct core *c, json_t *warnings)
 		json_array_append_new(warnings, json_sprintf("KV-RAM: %s", c->ram->arena->note));
 }
 
+static void warn_of_staging(const struct core *c, json_t *warnings)
+{
+	const char *note = c->staging ? c->staging->note : c->staging_note;
+
+	if (c->staging ? c->staging->state == ARENA_PARTIAL : c->config->kv_staging_bytes > 0)
+		json_array_append_new(warnings, json_sprintf("staging is missing: %s", note));
+}
+
 static void warn_of_pool(const struct core_pool *p, json_t *warnings)
 {
 	const char *name = p->config->name;
@@ -123,6 +131,7 @@ static json_t *health(struct core *c)
 	uint64_t bytes = 0;
 
 	warn_of_ram(c, warnings);
+	warn_of_staging(c, warnings);
 	for (uint32_t i = 0; i < c->n_pools; i++) {
 		json_array_append_new(pools, pool_line(c->pool[i]));
 		bytes += c->pool[i]->memory.segment.bytes;
@@ -130,7 +139,7 @@ static json_t *health(struct core *c)
 	}
 	return json_pack(
 	    "{s:s, s:s, s:o, s:I, s:I, s:s, s:b, s:s, s:s, s:I, s:{s:b, s:b}, s:o, "
-	    "s:s, s:o, s:o, s:o}",
+	    "s:o, s:s, s:o, s:o, s:o}",
 	    "version", PACKAGE_VERSION, "state", c->draining || c->drained ? "draining" : "running",
 	    "boot_epoch", json_sprintf("%016llx", (unsigned long long)c->boot_epoch), "pid",
 	    (json_int_t)c->stats->head->pid, "uptime_s",
@@ -138,8 +147,9 @@ static json_t *health(struct core *c)
 	    c->device->name, "requested_backend_available", 1, "selected_backend", c->device->name,
 	    "memory_accounting", "physical_arena_backing", "memory_bytes", (json_int_t)bytes,
 	    "optimized_provider", "available", 0, "disabled", c->config->disable_optimized_provider,
-	    "kv_ram", tiers_describe_ram(c), "kv_disk", "off: not in this version", "threads",
-	    threads_of(c), "pools", pools, "warnings", warnings);
+	    "kv_ram", tiers_describe_ram(c), "staging", tiers_describe_staging(c), "kv_disk",
+	    "off: not in this version", "threads", threads_of(c), "pools", pools, "warnings",
+	    warnings);
 }
 
 /* ---- sessions ---- */

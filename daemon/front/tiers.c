@@ -65,16 +65,31 @@ static json_t *device_line(const struct core *c)
 
 /* ---- KV-RAM ---- */
 
+static const char *const states[] = {
+    [ARENA_ARRIVING] = "arriving", [ARENA_WHOLE] = "on", [ARENA_PARTIAL] = "partial"};
+
 json_t *tiers_describe_ram(const struct core *c)
 {
-	static const char *const states[] = {
-	    [ARENA_ARRIVING] = "arriving", [ARENA_WHOLE] = "on", [ARENA_PARTIAL] = "partial"};
 	const struct arena *a = c->ram ? c->ram->arena : NULL;
 
 	if (!a)
 		return tier_line("KV-RAM", "off", 0, 0, 0, c->ram_note);
 	return tier_line("KV-RAM", states[a->state], c->ram->used_bytes, a->arrived_bytes, a->bytes,
 			 a->note);
+}
+
+/* It comes as a whole, or not at all. */
+json_t *tiers_describe_staging(const struct core *c)
+{
+	const struct staging *s = c->staging;
+	bool is_there = s && s->state == ARENA_WHOLE;
+	const char *state = !s || s->state == ARENA_PARTIAL ? "off" : states[s->state];
+
+	return json_pack("{s:s, s:i, s:o, s:o, s:o, s:s}", "state", state, "windows",
+			 s ? STAGING_DIRECTIONS * STAGING_WINDOWS : 0, "window_bytes",
+			 number(s ? s->window_bytes : 0), "capacity_bytes",
+			 number(is_there ? s->bytes : 0), "wanted_bytes", number(s ? s->bytes : 0),
+			 "note", s ? s->note : c->staging_note);
 }
 
 static json_t *namespace_line(const struct core *c, uint32_t i)
@@ -208,7 +223,8 @@ json_t *tiers_describe(const struct core *c, const char *which)
 		json_decref(pools);
 		return NULL;
 	}
-	return json_pack("{s:[o, o, o], s:o, s:o}", "tiers", device_line(c), tiers_describe_ram(c),
-			 tier_line("KV-disk", "off", 0, 0, 0, "off: not in this version"),
-			 "namespaces", namespaces_of(c), "pools", pools);
+	return json_pack(
+	    "{s:[o, o, o], s:o, s:o, s:o}", "tiers", device_line(c), tiers_describe_ram(c),
+	    tier_line("KV-disk", "off", 0, 0, 0, "off: not in this version"), "staging",
+	    tiers_describe_staging(c), "namespaces", namespaces_of(c), "pools", pools);
 }

@@ -270,6 +270,7 @@ void daemon_make(struct daemon *d, const char *json)
 	(void)snprintf(path, sizeof(path), "%s/kvhost.json", d->folder);
 	write_text(path, json ? json : "{}\n");
 	d->has_ram = json && strstr(json, "\"kv_ram_bytes\"");
+	d->has_staging = json && strstr(json, "\"kv_staging_bytes\"");
 }
 
 /* Of this process and what it becomes. */
@@ -310,6 +311,8 @@ static _Noreturn void become_daemon(const struct daemon *d)
 		_exit(98);
 	if (!d->has_ram)
 		setenv("KVHOST_KV_RAM_BYTES", "0", 1);
+	if (!d->has_staging)
+		setenv("KVHOST_KV_STAGING_BYTES", "0", 1);
 	if (d->environment)
 		putenv((char *)(uintptr_t)d->environment);
 	fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);

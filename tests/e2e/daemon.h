@@ -38,6 +38,7 @@ struct daemon {
 	const char *environment; /* one NAME=VALUE for it; NULL: none */
 	uint64_t lock_bytes;     /* RLIMIT_MEMLOCK, and no right to exceed it; 0: as it is */
 	bool has_ram;            /* its configuration says how much KV-RAM; else it has none */
+	bool has_staging;        /* the same */
 	pid_t pid;               /* 0: not running */
 	int pidfd;
 };

@@ -139,23 +139,93 @@ static void huge_pages_that_others_take_meanwhile_are_done_without(void **state)
 	assert_true(says("\"state\": \"on\""));
 }
 
-/* As much as it wants may be locked, and not a page more. */
-static void what_may_be_locked_is(void **state)
+/* Base pages, which the kernel counts, and so many that may be locked. */
+static void limit_locks(uint64_t bytes)
 {
-	(void)state;
 	if (!daemon_can_limit_locks()) {
 		print_message("the right to lock memory cannot be given up here\n");
 		skip();
 	}
-	/* The failpoint: base pages, which the kernel counts. */
 	d.program = "tests/hostile/kvhostd_test";
-	d.environment = "KVHOST_TEST_FAILPOINT=arena_pool:0:1";
-	d.lock_bytes = 8 << 20;
+	d.environment = "KVHOST_TEST_FAILPOINT=arena_pool:0:2";
+	d.lock_bytes = bytes;
+}
+
+/* As much as it wants may be locked, and not a page more. */
+static void what_may_be_locked_is(void **state)
+{
+	(void)state;
+	limit_locks(8 << 20);
 	daemon_start(&d, "{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_chunk_bytes\": \"2MiB\"}\n");
 	assert_true(await(is_whole, NULL, LONG_MS));
 	assert_int_equal(kvctl(&d, "health", "--json", NULL, NULL), 0);
 	assert_true(says("\"note\": \"locked, "));
 	assert_in_range(locked_bytes_of(d.pid), daemon_counter(&d, "kv_ram_bytes_wanted"), 8 << 20);
+}
+
+/* ---- staging ---- */
+
+static bool log_says(void *words)
+{
+	read_log(&d);
+	return says(words);
+}
+
+static void expect_health(const char *const *words)
+{
+	assert_int_equal(kvctl(&d, "health", "--json", NULL, NULL), 0);
+	for (; *words; words++) {
+		if (!says(*words))
+			fail_msg("health does not say %s", *words);
+	}
+}
+
+static void staging_is_there_without_ram(void **state)
+{
+	(void)state;
+	daemon_start(&d, "{\"kv_ram_bytes\": 0, \"kv_staging_bytes\": \"9MiB\","
+			 " \"kv_ram_lock\": false}\n");
+	assert_int_equal(daemon_await(&d, "", "staging_bytes", 8 << 20, LONG_MS), 8 << 20);
+	assert_int_equal(daemon_counter(&d, "kv_ram_bytes_wanted"), 0);
+	expect_health(WORDS("\"windows\": 4", "\"window_bytes\": 2097152",
+			    "\"capacity_bytes\": 8388608", "\"note\": \"not locked, ",
+			    "\"warnings\": []"));
+	assert_int_equal(kvctl(&d, "tiers", NULL, NULL, NULL), 0);
+	assert_true(says("staging"));
+	assert_true(says("windows   4"));
+}
+
+static void staging_that_is_configured_must_be_there(void **state)
+{
+	(void)state;
+	limit_locks(8 << 20);
+	expect_refused("{\"kv_staging_bytes\": \"16MiB\"}\n", "kv_staging_bytes",
+		       WORDS("Staging wants 16777216 bytes locked", "RLIMIT_MEMLOCK allows 8388608",
+			     "ulimit -l unlimited"));
+}
+
+/* Both are configured, and only one fits. */
+static void ram_must_fit_beside_staging(void **state)
+{
+	(void)state;
+	limit_locks(8 << 20);
+	expect_refused("{\"kv_staging_bytes\": \"8MiB\", \"kv_ram_bytes\": \"8MiB\"}\n",
+		       "kv_ram_bytes",
+		       WORDS("KV-RAM wants ", " locked", "of which 8388608 are in use"));
+}
+
+/* It was free when the daemon looked: the pools are served all the same. */
+static void staging_that_does_not_come_is_told(void **state)
+{
+	(void)state;
+	d.program = "tests/hostile/kvhostd_test";
+	d.environment = "KVHOST_TEST_FAILPOINT=arena_chunk:0:1";
+	daemon_start(&d, "{\"kv_ram_bytes\": 0, \"kv_staging_bytes\": \"8MiB\","
+			 " \"kv_ram_lock\": false}\n");
+	assert_true(await(log_says, (void *)(uintptr_t) "warning: staging is missing: ", LONG_MS));
+	assert_int_equal(daemon_counter(&d, "staging_bytes"), 0);
+	expect_health(
+	    WORDS("\"staging is missing: ", "lower kv_staging_bytes", "\"capacity_bytes\": 0"));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -170,6 +240,10 @@ int main(void)
 	    TEST(a_node_that_is_not_there_ends_the_start_without_ram),
 	    TEST(huge_pages_that_others_take_meanwhile_are_done_without),
 	    TEST(what_may_be_locked_is),
+	    TEST(staging_is_there_without_ram),
+	    TEST(staging_that_is_configured_must_be_there),
+	    TEST(ram_must_fit_beside_staging),
+	    TEST(staging_that_does_not_come_is_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

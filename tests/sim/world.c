@@ -255,6 +255,7 @@ void sim_begin(struct sim *w, const struct sim_options *options)
 	    .device = &w->device,
 	    .arena = w->spill.arena,
 	    .ram_note = "none",
+	    .staging_note = "none",
 	    .copies = &w->copies.executor,
 	    .work = &w->work.executor,
 	    .stats = &w->stats,

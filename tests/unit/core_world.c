@@ -151,6 +151,7 @@ static void start_core(struct core_world *w)
 	    .device = w->device,
 	    .arena = w->arena,
 	    .ram_note = "none",
+	    .staging_note = "none",
 	    .copies = &w->copies.executor,
 	    .work = &w->work.executor,
 	    .stats = &w->stats,
@@ -174,7 +175,8 @@ static void read_config(struct core_world *w, const struct core_world_wish *wish
 		(void)snprintf(other, sizeof(other), ", " POOL_TEXT, pool_names[1], wish->other);
 	(void)snprintf(text, sizeof(text),
 		       "{\"core\": {\"submission_slots\": 32, \"completion_slots\": 32,"
-		       " \"default_deadline_us\": 1000000}, \"pools\": [" POOL_TEXT "%s]}",
+		       " \"default_deadline_us\": 1000000}, \"kv_staging_bytes\": 0,"
+		       " \"pools\": [" POOL_TEXT "%s]}",
 		       pool_names[0], wish->pool, other);
 	config_start(&w->config);
 	need(w,

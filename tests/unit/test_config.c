@@ -198,6 +198,9 @@ static const struct wrong wrong_files[] = {
      "f.json:1: core.window_bytes: \"99999999TiB\" is out of bounds, " WINDOW},
     {"{\"core\": {\"window_bytes\": \"1kB\"}}",
      "f.json:1: core.window_bytes: 1000 is out of bounds, " WINDOW},
+    {"{\"kv_staging_bytes\": \"7MiB\"}",
+     "f.json:1: kv_staging_bytes: 7340032 is less than four windows of 2 MiB, accepted is at least "
+     "8388608, or 0"},
     {"{\"kv_ram_bytes\": \"64MiB\", \"kv_ram_page_bytes\": \"128MiB\"}",
      "f.json:1: kv_ram_page_bytes: 134217728 is above kv_ram_bytes, accepted is at most 67108864, "
      "or kv_ram_bytes 0"},
