@@ -9,11 +9,11 @@
 
 #define FETCH_PAGES 64 /* that room is made for at once */
 
-void request_fetch_again(struct request *r)
+void request_fetch_from_start(struct request *r)
 {
 	struct request_prompt *t = &r->u.prompt;
 
-	/* What is fetched now is not what was; what has come already is not asked for again. */
+	/* What has come already is not asked for again. */
 	t->asked = t->match.walk.on_device;
 	t->fetched = t->asked;
 }
@@ -21,7 +21,6 @@ void request_fetch_again(struct request *r)
 static enum run_result go_on_with_less(struct request *r, uint32_t pages)
 {
 	match_cut(&r->u.prompt.match, pages);
-	request_fetch_again(r);
 	list_remove(&r->in_wait);
 	return RUN_MORE;
 }
@@ -137,7 +136,6 @@ enum run_result request_fetch(struct request *r, uint32_t *budget)
 	if (t->phase != PROMPT_FETCH) {
 		t->phase = PROMPT_FETCH;
 		t->fetch_ns = clock_now(&p->core->clock);
-		request_fetch_again(r);
 	}
 	result = ask_for_pages(r, budget);
 	if (result == POOL_MORE)

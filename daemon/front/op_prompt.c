@@ -422,7 +422,6 @@ static void image_there(struct request *r, int result)
 	if (result && t->image_from_ram) {
 		/* That state alone is lost; there may be another before it. */
 		match_go_back(&t->match);
-		request_fetch_again(r);
 		request_ready(r);
 		return;
 	}
@@ -485,7 +484,7 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 {
 	struct request_prompt *t = &r->u.prompt;
 	enum run_result result = RUN_DONE;
-	bool admitted;
+	bool admitted, was_found;
 
 	if (!t->tokens && t->phase == PROMPT_COPY && !prompt_begin(r))
 		goto out;
@@ -511,8 +510,11 @@ static enum run_result open_run(struct request *r, uint32_t *budget)
 		if (!match_start(r, retain_open(&r->pool->pool.retain)))
 			goto out;
 	}
+	was_found = t->match.done;
 	if (match_turn(&t->match, budget))
 		return RUN_MORE;
+	if (!was_found)
+		request_fetch_from_start(r);
 	if (t->match.from_ram && t->fetched < match_nodes(&t->match)) {
 		result = request_fetch(r, budget);
 		t->restore_ns = clock_now(&r->session->core->clock) - t->fetch_ns;

@@ -189,8 +189,8 @@ void refuse_sequence_heap(struct request *r, const struct sequence *q); /* charg
 /* Of an open whose match goes on there. DONE: all are on the device, or it is refused; MORE: fewer
  * are to be had, go on matching. */
 enum run_result request_fetch(struct request *r, uint32_t *budget);
-/* Its match has gone back: what that needs is asked for, if it was not before. */
-void request_fetch_again(struct request *r);
+/* What it found is another match than before: all that needs is to be asked for. */
+void request_fetch_from_start(struct request *r);
 /* Its sequence has made room for others: it comes back before anything else. DONE: it is there, or
  * the request is refused. */
 enum run_result request_bring_back(struct request *r, uint32_t *budget);

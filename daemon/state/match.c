@@ -180,7 +180,9 @@ static void end_walk(struct match *m)
 	uint32_t page_tokens = p->limits.page_tokens;
 	uint32_t n = m->walk.position, whole, device;
 
+	m->ended = true;
 	m->seen = n;
+	m->known_tokens = n * page_tokens;
 	/* In a hybrid pool find_state looks to that. */
 	if (p->hybrid)
 		return;
@@ -321,10 +323,8 @@ static int finish(struct match *m, uint32_t *budget)
 		if (p->retain.learned && !touch_matched(m, budget))
 			return POOL_MORE;
 	}
-	if (p->hybrid && !m->further) {
-		m->known_tokens = m->walk.position * p->limits.page_tokens;
-		match_find_state(m);
-	}
+	if (p->hybrid && !m->chosen && !match_find_state(m, budget))
+		return POOL_MORE;
 	if (p->hybrid && !match_look_for_ghosts(m, budget))
 		return POOL_MORE;
 	m->further = true;
@@ -351,8 +351,6 @@ int match_turn(struct match *m, uint32_t *budget)
 
 	if (m->done)
 		return 0;
-	if (m->further || m->leaving != NODE_NONE)
-		return finish(m, budget);
 	if (!m->tick && p->prefix.nodes[m->walk.node].id != m->node_id) {
 		/* Its place was given up between two turns: nothing is known from there on. */
 		m->walk.missed = true;
@@ -362,6 +360,8 @@ int match_turn(struct match *m, uint32_t *budget)
 		m->known_tokens = m->tokens;
 		return 0;
 	}
+	if (m->ended)
+		return finish(m, budget);
 	while (m->images_passed < w->n_images &&
 	       w->images[m->images_passed].start < first * page_tokens)
 		m->images_passed++;

@@ -50,12 +50,42 @@ struct match_wish {
 /* What was looked at so far: a test sees that it has a bound. Of the core thread. */
 extern struct match_work {
 	uint64_t images;   /* of wishes, on the way from their end up */
+	uint64_t pages;    /* on the way up to a state */
 	uint64_t partials; /* keys of partial pages */
 } match_work;
 #define match_works(what) (match_work.what++)
 #else
 #define match_works(what) ((void)0)
 #endif
+
+struct match_state {       /* that reuse could go on from */
+	uint32_t image;    /* IMAGE_NONE: none; then node is a root */
+	uint32_t node;     /* of the last full page before it */
+	uint32_t position; /* full pages */
+	uint32_t partial;  /* the node that follows, or NODE_NONE */
+};
+
+/* How many images of the prompt begin before the page of interest, and before a place in it; the
+ * search for a state goes up, so both only fall. */
+struct match_images {
+	uint32_t page;
+	uint32_t place;
+};
+
+/* The way up from where the walk has ended to the state that reuse goes on from: it has turns, as
+ * the walk has. */
+struct match_search {
+	bool begun;
+	struct match_state at;
+	struct match_images before;
+	/* One that must be fetched was found: the search goes on for one that must not be, as long
+	 * as the floor lies between them. */
+	bool has_below;
+	struct match_state below;
+	struct match_images before_below; /* at its page */
+	uint32_t below_tokens;
+	uint64_t below_id; /* of its node, which may be given up between two turns */
+};
 
 struct match {
 	struct pool *pool;
@@ -87,6 +117,9 @@ struct match {
 	uint8_t turn;    /* that the open begins */
 	bool from_ram;   /* something of it must be fetched */
 	bool claimed;    /* an open's: the image stays until match_unclaim */
+	bool ended;      /* the walk has */
+	bool chosen;     /* the state is known */
+	struct match_search search;
 	bool done;
 	uint32_t most;         /* tokens that may match at most */
 	uint32_t tokens;       /* found, once it is done */

@@ -15,9 +15,10 @@ uint32_t match_images_of(struct match *m, uint32_t index, const struct key_image
 
 /* ---- match_states.c ---- */
 
-/* The state that reuse goes on from; an open claims it. */
-void match_find_state(struct match *m);
-/* Without what is behind the first n full pages; each time it gets less. */
+/* The state that reuse goes on from, at most *budget pages up; an open claims it. False: the budget
+ * ended first. */
+bool match_find_state(struct match *m, uint32_t *budget);
+/* Without what is behind the first n full pages; each time it gets less. Then find_state again. */
 void match_cut_state(struct match *m, uint32_t n);
 /* An open looks for states that are gone, and tells the learned order what it goes on with. False:
  * the budget ended first. */

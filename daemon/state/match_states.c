@@ -6,22 +6,8 @@
 #include "daemon/state/match_internal.h"
 #include "daemon/state/pool_states.h"
 
-struct found_state {
-	uint32_t image;    /* IMAGE_NONE: none; then node is a root */
-	uint32_t node;     /* of the last full page before it */
-	uint32_t position; /* full pages */
-	uint32_t partial;  /* the node that follows, or NODE_NONE */
-};
-
-/* How many images of the prompt begin before the page of interest, and before a place in it; the
- * search for a state goes up, so both only fall. */
-struct images_before {
-	uint32_t page;
-	uint32_t place;
-};
-
 /* Something of it must be fetched. */
-static bool is_below(const struct match *m, const struct found_state *f)
+static bool is_below(const struct match *m, const struct match_state *f)
 {
 	const struct pool *p = m->pool;
 
@@ -33,7 +19,7 @@ static bool is_below(const struct match *m, const struct found_state *f)
 
 /* The state at the end of f's page, or of its partial one. `here`: of which nothing must be
  * fetched. */
-static bool has_state(const struct match *m, struct found_state *f, bool here)
+static bool has_state(const struct match *m, struct match_state *f, bool here)
 {
 	const struct pool *p = m->pool;
 	uint32_t node = f->partial == NODE_NONE ? f->node : f->partial;
@@ -55,7 +41,7 @@ static void leave_images_from(const struct match_wish *w, uint32_t tokens, uint3
 }
 
 /* A state behind a part of the page that follows f's, the longest that fits the prompt. */
-static bool has_partial_state(struct match *m, struct found_state *f, struct images_before *before,
+static bool has_partial_state(struct match *m, struct match_state *f, struct match_images *before,
 			      bool here)
 {
 	struct pool *p = m->pool;
@@ -87,44 +73,122 @@ static bool has_partial_state(struct match *m, struct found_state *f, struct ima
 	return false;
 }
 
-/* From where the walk has ended upwards: the first state is the longest. The images of the prompt
- * are looked at only where there is a state, and once: they may be many. */
-static struct found_state longest_state(struct match *m, bool here)
-{
-	struct pool *p = m->pool;
-	struct images_before before = {m->wish->n_images, m->wish->n_images};
-	struct found_state f = {.image = IMAGE_NONE,
-				.node = m->walk.node,
-				.position = m->walk.position,
-				.partial = NODE_NONE};
-
-	for (; !has_partial_state(m, &f, &before, here) && f.position > 0; f.position--) {
-		if (has_state(m, &f, here) &&
-		    !match_in_image(m->wish, f.position * p->limits.page_tokens, &before.place))
-			break;
-		f.image = IMAGE_NONE;
-		f.node = p->prefix.nodes[f.node].parent;
-	}
-	return f;
-}
-
-static uint32_t tokens_of(const struct match *m, const struct found_state *f)
+static uint32_t tokens_of(const struct match *m, const struct match_state *f)
 {
 	return f->image == IMAGE_NONE ? 0 : m->pool->images.image[f->image].tokens;
 }
 
-/* The state that reuse goes on from: one in KV-RAM if it reaches far enough beyond the device. */
-static struct found_state choose_state(struct match *m)
-{
-	struct found_state f = longest_state(m, false), device;
+enum look {
+	LOOK_UP,    /* nothing ends here */
+	LOOK_FOUND, /* a state: s->at */
+	LOOK_NONE,  /* and there is nothing above */
+};
 
-	if (!is_below(m, &f))
-		return f;
-	device = longest_state(m, true);
-	if (!match_is_below_floor(m, (uint64_t)tokens_of(m, &f) - tokens_of(m, &device)))
-		return f;
-	m->end_reason = m->end_reason == MATCH_RESTORE ? MATCH_RESTORE : MATCH_FLOOR;
-	return device;
+/* The images of the prompt are looked at only where there is a state, and once: they may be many.
+ */
+static enum look look_at_page(struct match *m, struct match_search *s)
+{
+	struct match_state *f = &s->at;
+	bool here = s->has_below;
+
+	match_works(pages);
+	if (has_partial_state(m, f, &s->before, here))
+		return LOOK_FOUND;
+	if (f->position == 0)
+		return LOOK_NONE;
+	if (has_state(m, f, here) &&
+	    !match_in_image(m->wish, f->position * m->pool->limits.page_tokens, &s->before.place))
+		return LOOK_FOUND;
+	f->image = IMAGE_NONE;
+	f->node = m->pool->prefix.nodes[f->node].parent;
+	f->position--;
+	return LOOK_UP;
+}
+
+static struct match_state none_at(const struct match_state *f)
+{
+	return (struct match_state){
+	    .image = IMAGE_NONE, .node = f->node, .position = f->position, .partial = NODE_NONE};
+}
+
+/* It must be fetched; is there one that must not be, and that is nearly as long? */
+static void note_below(struct match *m, struct match_search *s, struct match_images before)
+{
+	uint32_t node = s->at.partial == NODE_NONE ? s->at.node : s->at.partial;
+
+	s->has_below = true;
+	s->below = s->at;
+	s->before_below = before;
+	s->below_tokens = tokens_of(m, &s->at);
+	s->below_id = m->pool->prefix.nodes[node].id;
+	s->at = none_at(&s->at);
+	s->before = before;
+}
+
+/* Whatever ends at this page or above is too short to do instead. */
+static bool is_far_above(const struct match *m, const struct match_search *s)
+{
+	uint32_t page_tokens = m->pool->limits.page_tokens;
+	uint64_t most = (uint64_t)s->at.position * page_tokens + page_tokens - 1;
+
+	return s->below_tokens >= most && !match_is_below_floor(m, s->below_tokens - most);
+}
+
+/* What was found before, between two turns perhaps, is it there still? */
+static bool is_still_there(const struct match *m, const struct match_search *s)
+{
+	const struct pool *p = m->pool;
+	uint32_t at = s->below.partial == NODE_NONE ? s->below.node : s->below.partial;
+	const struct node *n = &p->prefix.nodes[at];
+	struct match_state f = s->below;
+
+	if (n->id != s->below_id || (s->below.partial != NODE_NONE && !prefix_can_be_read(n)))
+		return false;
+	return has_state(m, &f, false) && f.image == s->below.image;
+}
+
+/* s->at: the longest of which nothing must be fetched, or none that matters. False: what was found
+ * before has gone, and the search goes on from there. */
+static bool decide(struct match *m, struct match_search *s)
+{
+	if (!is_still_there(m, s)) {
+		s->at = none_at(&s->below);
+		s->before = s->before_below;
+		s->has_below = false;
+		return false;
+	}
+	if (!match_is_below_floor(m, s->below_tokens - tokens_of(m, &s->at)))
+		s->at = s->below;
+	else if (m->end_reason != MATCH_RESTORE)
+		m->end_reason = MATCH_FLOOR;
+	return true;
+}
+
+/* From where the walk has ended upwards: the first state is the longest. One in KV-RAM is taken if
+ * it reaches far enough beyond the device. */
+static bool search(struct match *m, struct match_search *s, uint32_t *budget)
+{
+	for (;;) {
+		struct match_images before = s->before;
+		enum look look = LOOK_NONE;
+
+		if (!s->has_below || !is_far_above(m, s)) {
+			if (*budget == 0)
+				return false;
+			--*budget;
+			look = look_at_page(m, s);
+		}
+		if (look == LOOK_UP)
+			continue;
+		if (s->has_below) {
+			if (decide(m, s))
+				return true;
+		} else if (look == LOOK_NONE || !is_below(m, &s->at)) {
+			return true;
+		} else {
+			note_below(m, s, before);
+		}
+	}
 }
 
 /* In the learned order once it is known what the open goes on with. */
@@ -138,10 +202,10 @@ static void touch_state(struct match *m)
 	habits_touch(s, m->image, m->turn, m->tick);
 }
 
-void match_find_state(struct match *m)
+/* An open holds its node and claims it. */
+static void go_on_from(struct match *m, struct match_state f)
 {
 	struct pool *p = m->pool;
-	struct found_state f = choose_state(m);
 
 	m->image = f.image;
 	m->partial = f.partial;
@@ -169,6 +233,24 @@ void match_find_state(struct match *m)
 	pool_trim(p); /* what was to leave may stay for this */
 }
 
+bool match_find_state(struct match *m, uint32_t *budget)
+{
+	struct match_search *s = &m->search;
+
+	if (!s->begun)
+		*s = (struct match_search){
+		    .begun = true,
+		    .at = {IMAGE_NONE, m->walk.node, m->walk.position, NODE_NONE},
+		    .before = {m->wish->n_images, m->wish->n_images},
+		};
+	if (!search(m, s, budget))
+		return false;
+	s->begun = false;
+	m->chosen = true;
+	go_on_from(m, s->at);
+	return true;
+}
+
 void match_unclaim(struct match *m)
 {
 	if (m->claimed)
@@ -193,7 +275,8 @@ void match_cut_state(struct match *m, uint32_t n)
 	for (; m->walk.position > n; m->walk.position--)
 		m->walk.node = p->prefix.nodes[m->walk.node].parent;
 	match_unclaim(m);
-	match_find_state(m);
+	m->image = IMAGE_NONE;
+	m->chosen = false;
 	m->done = false;
 }
 

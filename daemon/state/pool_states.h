@@ -44,10 +44,9 @@ uint32_t pool_next_state(const struct pool *p, bool slotted);
 /* Nobody copies from it any more. */
 void pool_claim_done(struct pool *p, uint32_t image);
 /* The copy of its image to a lane has ended, from KV-RAM or, if it came up, from its slot; that is
- * claimed still. If it failed nobody
- * finds the state any more. `wanted`: the lane's sequence has all its pages on the device.
- * `came_up`: the state was not there when it was found (match.from_ram), so that it has come back.
- */
+ * claimed still. If it failed nobody finds the state any more. `wanted`: the lane's sequence has
+ * all its pages on the device. `came_up`: the state was not there when it was found
+ * (match.from_ram), so that it has come back. */
 void pool_image_came(struct pool *p, uint32_t image, int result, bool wanted, bool came_up);
 /* How the copy of its image to KV-RAM ended. */
 void pool_spilled(struct pool *p, uint32_t image, int result);

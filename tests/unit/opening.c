@@ -84,7 +84,6 @@ static int fetch(struct opening *o, uint32_t *budget)
 		if (n->moves & NODE_FILLING && !(n->moves & NODE_FAILED))
 			return POOL_WAIT;
 		match_cut(&o->m, o->fetched);
-		look_again(o);
 		return POOL_MORE;
 	}
 	return 0;
@@ -124,7 +123,6 @@ void opening_image_came(struct opening **open, int result)
 		return;
 	assert_int_not_equal(o->place, COPY_NONE); /* else the pool has failed */
 	match_go_back(&o->m);
-	look_again(o);
 }
 
 static void assert_is_here(const struct opening *o)
@@ -142,6 +140,7 @@ int opening_turn(struct opening **open, uint32_t budget, struct seq **s)
 	size_t bytes = o->wish.n_tokens * sizeof(uint32_t);
 	size_t images_bytes = o->wish.n_images * sizeof(struct key_image);
 	struct key_image *images;
+	bool was_found = o->m.done;
 	uint32_t *ids;
 	int r;
 
@@ -149,6 +148,8 @@ int opening_turn(struct opening **open, uint32_t budget, struct seq **s)
 		return POOL_WAIT;
 	if (match_turn(&o->m, &budget))
 		return POOL_MORE;
+	if (!was_found)
+		look_again(o);
 	if (o->m.from_ram && o->fetched < match_nodes(&o->m) && !o->copied) {
 		r = fetch(o, &budget);
 		if (r)

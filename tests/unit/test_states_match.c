@@ -203,6 +203,224 @@ static void the_floor_counts_from_a_state_on_the_device_in_the_same_page(void **
 	assert_int_equal(w->pool.stats.restores, 0);
 }
 
+/* ---- in turns ---- */
+
+static uint64_t pages_of_a_turn(struct match *m, uint32_t budget, int *r)
+{
+	uint64_t before = match_work.pages;
+
+	*r = match_turn(m, &budget);
+	return match_work.pages - before;
+}
+
+/* What a lookup finds with so many pages a turn is what it finds at once. */
+static void look_in_turns(struct states *w, uint32_t n, uint32_t budget)
+{
+	uint32_t *tokens = states_tokens(&one, n), all = ALL;
+	struct match_wish wish = world_wish(tokens, n);
+	uint32_t *path = malloc((match_room(&w->pool, &wish) + 1) * sizeof(*path));
+	struct match once, m;
+	int r = POOL_MORE;
+
+	match_begin(&once, &w->pool, &wish, path, 0);
+	assert_int_equal(match_turn(&once, &all), 0);
+	match_begin(&m, &w->pool, &wish, path, 0);
+	while (r)
+		assert_true(pages_of_a_turn(&m, budget, &r) <= budget);
+	assert_int_equal(match_tokens(&m), match_tokens(&once));
+	assert_int_equal(m.image, once.image);
+	assert_int_equal(m.walk.node, once.walk.node);
+	assert_int_equal(m.walk.position, once.walk.position);
+	assert_int_equal(m.partial, once.partial);
+	assert_int_equal(m.from_ram, once.from_ram);
+	assert_int_equal(m.known_tokens, once.known_tokens);
+	assert_int_equal(match_reason(&m), match_reason(&once));
+	free(path);
+	free(tokens);
+}
+
+static void a_search_has_turns_and_finds_the_same(void **state)
+{
+	static const uint32_t at[] = {PAGE, 2 * PAGE + 3, 4 * PAGE, 5 * PAGE + 1, 6 * PAGE + 5};
+	struct states *w = *state;
+
+	/* Which of them are in KV-RAM only. */
+	for (uint32_t below = 0; below < 32; below++) {
+		for (uint32_t i = 0; i < 5; i++) {
+			struct image_name a = retain(w, at[i]);
+
+			if (below >> i & 1)
+				put_down(w, a);
+		}
+		for (uint32_t floor = 0; floor <= 7 * PAGE; floor += PAGE / 2 + 1) {
+			w->pool.limits.ram_floor_tokens = floor;
+			for (uint32_t budget = 1; budget < 4; budget++)
+				look_in_turns(w, 7 * PAGE + 9, budget);
+		}
+		states_deinit(w);
+		start(w, 0);
+	}
+}
+
+/* Nothing is had but a state that is there at the end, and it is the longest then. */
+static void a_state_that_goes_while_another_is_looked_for_is_not_had(void **state)
+{
+	uint32_t *tokens = states_tokens(&one, 7 * PAGE);
+	struct match_wish wish = world_wish(tokens, 7 * PAGE);
+	uint32_t n_gone = 0, n_had = 0, turn = 0;
+
+	/* With the longer state inside a page, and at its end. */
+	for (uint32_t when = 1; when < 24; when++) {
+		struct states *w = *state;
+		uint32_t longer = when % 2 ? 6 * PAGE : 5 * PAGE + 7;
+		struct image_name a = retain(w, PAGE), b = retain(w, longer);
+		struct opening *o;
+		struct seq *s = NULL;
+		uint32_t had = longer;
+
+		put_down(w, b);
+		w->pool.limits.ram_floor_tokens = 4 * PAGE;
+		o = states_open_begins(w, &wish, 7 * PAGE);
+		for (turn = 1; states_open_turn(w, &o, 1, &s); turn++) {
+			/* Claimed it stays. */
+			if (turn == when / 2 + 1) {
+				pool_give_up(&w->pool, b.image);
+				had = w->pool.images.image[b.image].id == b.id ? longer : PAGE;
+			}
+			if (o->m.done)
+				states_settle(w);
+			if (o->copying)
+				states_claim_ends(w, &o, 0);
+			states_check(w);
+		}
+		assert_int_equal(s->committed, had);
+		n_gone += had == PAGE;
+		n_had += had != PAGE;
+		assert_true(had != PAGE || w->pool.images.image[a.image].id == a.id);
+		world_close(&s);
+		states_check(w);
+		states_deinit(w);
+		start(w, 0);
+	}
+	assert_true(n_gone > 12 && n_had > 2);
+	free(tokens);
+}
+
+/* Texts that have five pages in common; with an image in the sixth, or without. */
+static struct match_wish wish_to(const uint32_t *tokens, uint32_t n, bool image)
+{
+	static const struct key_image within = {.start = 5 * PAGE + 1, .length = 2};
+	struct match_wish wish = world_wish(tokens, n);
+
+	wish.images = &within;
+	wish.n_images = image;
+	return wish;
+}
+
+static struct image_name retain_of(struct states *w, uint32_t which, uint32_t n, bool image)
+{
+	uint32_t *tokens = world_tokens(malloc(n * sizeof(uint32_t)), n, 5 * PAGE, which);
+	struct match_wish wish = wish_to(tokens, n, image);
+	struct seq *s = states_open_wish(w, &wish, n);
+	uint32_t it;
+
+	if (s->committed < n)
+		states_step(w, s, n);
+	s->follows.image = IMAGE_NONE;
+	it = states_capture(w, s);
+	world_close(&s);
+	states_check(w);
+	free(tokens);
+	return states_name(w, it);
+}
+
+struct meanwhile { /* what happens to the state below that was found, and is not taken yet */
+	uint32_t longer;
+	bool image;       /* is in the prompt */
+	bool another;     /* a state of another text lies where that lay */
+	bool anew;        /* it is captured once more */
+	uint32_t shorter; /* another one below, in the same page; 0: none */
+	uint32_t had;     /* is to be found then */
+};
+
+static const struct meanwhile scenes[] = {
+    {.longer = 5 * PAGE + 7, .had = PAGE},
+    {.longer = 5 * PAGE + 7, .another = true, .had = PAGE},
+    {.longer = 6 * PAGE, .another = true, .anew = true, .had = 6 * PAGE},
+    {.longer = 5 * PAGE + 7, .image = true, .shorter = 5 * PAGE + 5, .had = 5 * PAGE + 5},
+};
+
+/* With one page a turn, k turns after it was found. False: the search is over by then. */
+static bool look_meanwhile(struct states *w, const struct meanwhile *e, uint32_t k)
+{
+	uint32_t *tokens = world_tokens(malloc(7 * PAGE * sizeof(uint32_t)), 7 * PAGE, 5 * PAGE, 1);
+	struct match_wish wish = wish_to(tokens, 7 * PAGE, e->image);
+	uint32_t *path = malloc((match_room(&w->pool, &wish) + 1) * sizeof(*path)), all = ALL;
+	struct match m, once;
+	struct image_name b, c = {0};
+	struct seq *s;
+	int r = POOL_MORE;
+
+	retain_of(w, 1, PAGE, e->image);
+	if (e->shorter)
+		c = retain_of(w, 1, e->shorter, e->image);
+	/* Its full pages stay, whatever becomes of the state behind them. */
+	s = states_open_wish(w, &wish, 7 * PAGE);
+	states_step(w, s, 6 * PAGE);
+	b = retain_of(w, 1, e->longer, e->image);
+	put_down(w, b);
+	if (e->shorter)
+		put_down(w, c);
+	w->pool.limits.ram_floor_tokens = 4 * PAGE;
+	match_begin(&m, &w->pool, &wish, path, 0);
+	while (r && !m.search.has_below)
+		(void)pages_of_a_turn(&m, 1, &r);
+	while (r && k--)
+		(void)pages_of_a_turn(&m, 1, &r);
+	if (r) {
+		pool_give_up(&w->pool, b.image);
+		for (uint32_t i = 0; i <= w->pool.images.n_images && e->another; i++) {
+			c = retain_of(w, 9, 5 * PAGE + 7, false);
+			if (c.image == b.image)
+				break;
+			pool_give_up(&w->pool, c.image);
+		}
+		assert_true(!e->another || c.image == b.image);
+		if (e->anew)
+			retain_of(w, 1, e->longer, false);
+		match_begin(&once, &w->pool, &wish, path, 0);
+		assert_int_equal(match_turn(&once, &all), 0);
+		assert_int_equal(match_tokens(&once), e->had);
+		for (int more = r; more;)
+			(void)pages_of_a_turn(&m, 1, &more);
+		assert_int_equal(match_tokens(&m), match_tokens(&once));
+		assert_int_equal(m.image, once.image);
+		assert_int_equal(m.partial, once.partial);
+	}
+	world_close(&s);
+	free(path);
+	free(tokens);
+	return r;
+}
+
+static void what_lies_where_a_state_lay_is_not_taken_for_it(void **state)
+{
+	struct states *w = *state;
+
+	for (uint32_t i = 0; i < sizeof(scenes) / sizeof(*scenes); i++) {
+		uint32_t k = 0;
+
+		while (look_meanwhile(w, &scenes[i], k)) {
+			k++;
+			states_deinit(w);
+			start(w, 0);
+		}
+		assert_true(k > 2);
+		states_deinit(w);
+		start(w, 0);
+	}
+}
+
 /* ---- scenario A13: a state of which a part is gone ---- */
 
 /* The last page of a state cannot be read when it is fetched. */
@@ -351,6 +569,9 @@ int main(void)
 	    TEST(an_open_that_goes_away_leaves_the_state_as_it_was),
 	    TEST(what_reaches_too_little_further_is_not_fetched),
 	    TEST(the_floor_counts_from_a_state_on_the_device_in_the_same_page),
+	    TEST(a_search_has_turns_and_finds_the_same),
+	    TEST(a_state_that_goes_while_another_is_looked_for_is_not_had),
+	    TEST(what_lies_where_a_state_lay_is_not_taken_for_it),
 	    TEST(a_state_without_its_image_or_its_last_page_is_not_found),
 	    TEST(a_state_that_is_given_up_after_it_was_found_is_had_whole_or_not),
 	    TEST(after_a_shift_the_last_common_state_is_found),
