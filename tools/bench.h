@@ -84,9 +84,10 @@ struct bench_options { /* the fields of bench_options.def; numbers are within it
 
 enum bench_options_outcome {
 	BENCH_OPTIONS_HELP = 1, /* help was asked for */
+	BENCH_OPTIONS_VERSION,
 };
 
-/* 0, BENCH_OPTIONS_HELP, or -1 with why. Strings are those of argv. */
+/* 0, one of these outcomes, or -1 with why. Strings are those of argv. */
 int bench_options_parse(struct bench_options *o, int argc, char **argv, struct bench_reason *why);
 void bench_options_help(void); /* to standard output */
 

@@ -82,8 +82,7 @@ void bench_environment(const struct bench_options *o, struct report *r)
 	char text[1024], line[256];
 
 	report_case(r, "environment");
-	snprintf(text, sizeof(text), "%d.%d", KVHOST_VERSION_MAJOR, KVHOST_VERSION_MINOR);
-	report_text(r, "version", text);
+	report_text(r, "version", PACKAGE_VERSION);
 	report_text(r, "system",
 		    find_line("/etc/os-release", "PRETTY_NAME", '=', line, sizeof(line)) ? line
 											 : NULL);

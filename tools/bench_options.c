@@ -299,6 +299,8 @@ int bench_options_parse(struct bench_options *o, int argc, char **argv, struct b
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--help") == 0)
 			return BENCH_OPTIONS_HELP;
+		if (strcmp(argv[i], "--version") == 0)
+			return BENCH_OPTIONS_VERSION;
 	}
 
 	for (size_t i = 0; argc > 1 && i < MODES; i++) {
@@ -366,6 +368,7 @@ void bench_options_help(void)
 		}
 	}
 	printf(
+	    "\n  --help, --version\n"
 	    "\nStatus of a case: measured, failed or unsupported (with the reason). A case that\n"
 	    "was measured and misses its bar says so in the bar; that is not a failure.\n"
 	    "Exit: 0 no case failed, 1 a case failed, 2 bad arguments.\n");

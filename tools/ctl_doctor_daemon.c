@@ -333,7 +333,7 @@ static void check_answer(struct doctor *d)
 		return;
 	}
 	snprintf(is, sizeof(is), "%s, version %s; this kvctl is %s and speaks its protocol",
-		 state ? state : "?", version ? version : "?", mine);
+		 state ? state : "?", version ? version : "?", PACKAGE_VERSION);
 	if (!version || strncmp(version, mine, strlen(mine)) != 0)
 		doctor_say(d, "daemon", DOCTOR_NOTE, is, "the same version of both", NULL);
 	else if (!state || strcmp(state, "running") != 0)

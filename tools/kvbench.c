@@ -55,6 +55,10 @@ int main(int argc, char **argv)
 		bench_options_help();
 		return 0;
 	}
+	if (r == BENCH_OPTIONS_VERSION) {
+		printf("kvbench %s\n", PACKAGE_VERSION);
+		return 0;
+	}
 	if (r) {
 		fprintf(stderr, "kvbench: %s\n", why.text);
 		return EXIT_BAD_ARGUMENTS;

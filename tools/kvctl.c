@@ -184,7 +184,7 @@ static enum ctl_exit take_flag(struct line *l, char *const *argv, int *i)
 		fputs(usage, stdout);
 		l->done = true;
 	} else if (!strcmp(flag, "--version")) {
-		printf("kvctl %d.%d\n", KVHOST_VERSION_MAJOR, KVHOST_VERSION_MINOR);
+		printf("kvctl %s\n", PACKAGE_VERSION);
 		l->done = true;
 	} else if (!strcmp(flag, "--json")) {
 		l->options.json = true;

@@ -220,8 +220,22 @@ static void wrong_usage_is_told_apart_from_a_daemon_that_is_not_there(void **sta
 	assert_int_equal(run_program(no_stats, said, sizeof(said), LONG_MS), 3);
 	expect_line("kvctl: no daemon: there is no /nonexistent/f");
 	assert_int_equal(run_program(no_health, said, sizeof(said), LONG_MS), 3);
-	assert_int_equal(kvctl("--version", NULL), 0);
 	assert_int_equal(kvctl("--help", NULL), 0);
+}
+
+static void every_program_says_the_same_version(void **state)
+{
+	static const char *const programs[] = {"kvhostd", "kvctl", "kvbench"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
+		char *const argv[] = {(char *)(uintptr_t)programs[i], "--version", NULL};
+		char wanted[64];
+
+		(void)snprintf(wanted, sizeof(wanted), "%s %s\n", programs[i], PACKAGE_VERSION);
+		assert_int_equal(run_program(argv, said, sizeof(said), LONG_MS), 0);
+		assert_string_equal(said, wanted);
+	}
 }
 
 /* It lives: its socket is there, and nobody looks at it. */
@@ -307,6 +321,7 @@ int main(void)
 	    cmocka_unit_test(config_says_where_a_value_came_from),
 	    cmocka_unit_test(config_shows_what_is_in_an_array),
 	    cmocka_unit_test(wrong_usage_is_told_apart_from_a_daemon_that_is_not_there),
+	    cmocka_unit_test(every_program_says_the_same_version),
 	    cmocka_unit_test(a_daemon_that_hangs_is_told_apart_from_one_that_is_not_there),
 	    cmocka_unit_test(a_configuration_is_checked_without_a_daemon_being_started),
 	    cmocka_unit_test(a_bad_configuration_ends_with_its_place_and_what_is_accepted),
