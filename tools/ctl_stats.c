@@ -224,7 +224,7 @@ static void print_head(const struct ctl_options *options, const struct statsfile
 		fprintf(out, "started %" PRIu64 " s ago", ctl_ms_since(s->head.start_ns) / 1000);
 	else
 		fprintf(out, "last values are in %s", options->stats);
-	fprintf(out, ", boot epoch %" PRIx64 "\n", s->head.boot_epoch);
+	fprintf(out, ", boot epoch %016" PRIx64 "\n", s->head.boot_epoch);
 	if (s->panic[0])
 		fprintf(out, "panic: %s\n", s->panic);
 	print_threads(s, out);
@@ -306,9 +306,10 @@ static json_t *head_json(const struct statsfile_snapshot *s, const char *sentenc
 	uint32_t state = atomic_load_explicit(&s->head.state, memory_order_relaxed);
 
 	return json_pack(
-	    "{s:s, s:s, s:s, s:b, s:I, s:I, s:o, s:s*, s:b, s:o}", "version", s->head.version,
+	    "{s:s, s:s, s:s, s:b, s:I, s:o, s:o, s:s*, s:b, s:o}", "version", s->head.version,
 	    "state", state_name(state), "summary", sentence, "alive", s->alive, "pid",
-	    (json_int_t)s->head.pid, "boot_epoch", (json_int_t)s->head.boot_epoch, "uptime_s",
+	    (json_int_t)s->head.pid, "boot_epoch",
+	    json_sprintf("%016llx", (unsigned long long)s->head.boot_epoch), "uptime_s",
 	    s->alive ? json_integer((json_int_t)(ctl_ms_since(s->head.start_ns) / 1000))
 		     : json_null(),
 	    "panic", s->panic[0] ? s->panic : NULL, "torn", s->torn, "threads", threads_json(s));

@@ -261,6 +261,42 @@ static void a_daemon_that_hangs_is_told_apart_from_one_that_is_not_there(void **
 	daemon_remove(&other);
 }
 
+/* What kvctl --json says of this key: a text, else "". */
+static void say_text(struct daemon *of, const char *command, const char *key, char out[64])
+{
+	const char *text;
+	json_t *root;
+
+	(void)kvctl_of(of, command, "--json");
+	root = parse();
+	text = json_string_value(json_object_get(root, key));
+	(void)snprintf(out, 64, "%s", text ? text : "");
+	json_decref(root);
+}
+
+/* The daemon itself, then the file that it left. */
+static void the_boot_epoch_is_told_in_one_way(void **state)
+{
+	static const char *const questions[] = {"health", "stats"};
+	struct daemon other = {0};
+	char epoch[64], found[64];
+
+	(void)state;
+	daemon_start(&other, config);
+	say_text(&other, "health", "boot_epoch", epoch);
+	assert_int_equal(strlen(epoch), 16);
+	assert_int_equal(strspn(epoch, "0123456789abcdef"), 16);
+	for (size_t i = 0; i < 4; i++) {
+		if (i == 2)
+			daemon_kill(&other);
+		say_text(&other, questions[i % 2], "boot_epoch", found);
+		assert_string_equal(found, epoch);
+		assert_int_equal(kvctl_of(&other, questions[i % 2], NULL), i < 2 ? 0 : 3);
+		assert_non_null(strstr(said, epoch));
+	}
+	daemon_remove(&other);
+}
+
 /* ---- kvhostd ---- */
 
 static int check_config(struct daemon *other)
@@ -323,6 +359,7 @@ int main(void)
 	    cmocka_unit_test(wrong_usage_is_told_apart_from_a_daemon_that_is_not_there),
 	    cmocka_unit_test(every_program_says_the_same_version),
 	    cmocka_unit_test(a_daemon_that_hangs_is_told_apart_from_one_that_is_not_there),
+	    cmocka_unit_test(the_boot_epoch_is_told_in_one_way),
 	    cmocka_unit_test(a_configuration_is_checked_without_a_daemon_being_started),
 	    cmocka_unit_test(a_bad_configuration_ends_with_its_place_and_what_is_accepted),
 	    cmocka_unit_test(a_second_daemon_in_the_same_folder_is_refused_and_the_first_goes_on),
