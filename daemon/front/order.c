@@ -109,7 +109,7 @@ json_t *order_describe(const struct core_pool *p, bool whole)
 		json_array_append_new(classes, class_line(p, i));
 	ghosts = pool_ghosts(x, &ghosts_bytes);
 	json_object_set_new(out, "ghosts", json_integer((json_int_t)ghosts));
-	json_object_set_new(out, "ghosts_bytes", json_integer((json_int_t)ghosts_bytes));
+	json_object_set_new(out, "ghosts_memory_bytes", json_integer((json_int_t)ghosts_bytes));
 	json_object_set_new(out, "refreshes", json_integer((json_int_t)reuse->refreshes));
 	json_object_set_new(out, "doubts", json_integer((json_int_t)reuse->doubts));
 	json_object_set_new(out, "in_doubt", json_boolean(reuse_in_doubt(reuse)));

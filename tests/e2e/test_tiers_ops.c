@@ -215,6 +215,8 @@ static void what_an_order_has_learned_is_told_of_one_pool_or_in_json(void **stat
 	assert_int_equal(kvctl(&d, "tiers", "main", NULL, NULL), 0);
 	assert_int_equal(count_of("age opens"), 1);
 	assert_int_equal(count_of("plain"), 0);
+	assert_int_equal(count_of("\n    ghosts  "), 1);
+	assert_int_equal(count_of("\n    ghosts memory  "), 1);
 	assert_int_equal(kvctl(&d, "tiers", "--json", NULL, NULL), 0);
 	assert_int_equal(count_of("\"table\""), 1);
 	assert_true(says("\"pool\": \"plain\""));
