@@ -18,6 +18,8 @@
 #include "daemon/front/drop.h"
 #include "daemon/front/hybrid.h"
 
+#define POOL_LIST_BYTES 800 /* with the sentence around it less than a text holds */
+
 static uint32_t rights_of(const struct session *s)
 {
 	return s->observer ? 0 : s->core->config->namespaces[s->name_space].rights;
@@ -443,6 +445,32 @@ static enum run_result attach_reply(struct request *r, struct core_pool *p, uint
 	return done(r);
 }
 
+/* Names of the pools that a namespace may attach; of others it must not learn. */
+static void list_pools(const struct core *c, uint32_t name_space, char *out, size_t bytes)
+{
+	size_t used = 0;
+
+	snprintf(out, bytes, "none");
+	for (uint32_t i = 0; i < c->n_pools && used < bytes; i++) {
+		const struct config_pool *p = c->pool[i]->config;
+
+		if (!(p->hidden_from >> name_space & 1))
+			used += (size_t)snprintf(out + used, bytes - used, "%s%s", used ? ", " : "",
+						 p->name);
+	}
+	if (used >= bytes)
+		memcpy(out + bytes - sizeof("..."), "...", sizeof("..."));
+}
+
+static enum run_result refuse_no_pool(struct request *r, const char *name)
+{
+	char pools[POOL_LIST_BYTES];
+
+	list_pools(r->session->core, r->session->name_space, pools, sizeof(pools));
+	return refuse(r, WIRE_ENOENT, "no pool of this namespace is called \"%s\"; its pools: %s",
+		      name, pools);
+}
+
 static enum run_result attach_run(struct request *r, uint32_t *budget)
 {
 	const struct payload_pool *in = r->in;
@@ -461,7 +489,7 @@ static enum run_result attach_run(struct request *r, uint32_t *budget)
 		}
 	}
 	if (!p)
-		return refuse(r, WIRE_ENOENT, "no pool of this name for this namespace");
+		return refuse_no_pool(r, in->name);
 	r->pool = p;
 	if (p->state == CORE_POOL_FAILED)
 		return refuse(r, WIRE_EIO, "the memory of pool %s has failed", p->config->name);

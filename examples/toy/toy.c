@@ -236,12 +236,13 @@ static void serve(struct engine *e, unsigned request)
 }
 
 /* One of the two processes: serves every second request when it is its turn. */
-static int run(char name, const char *socket, unsigned requests, int turn, int other)
+static int run(char name, const char *socket, const char *pool, unsigned requests, int turn,
+	       int other)
 {
 	static const uint8_t artifact[32] = "toy";
 	struct kvhost_layer layers[LAYERS];
 	struct kvhost_pool_description description = {
-	    .n_layers = LAYERS, .layers = layers, .artifact = artifact, .map = 1};
+	    .name = pool, .n_layers = LAYERS, .layers = layers, .artifact = artifact, .map = 1};
 	struct engine e = {.name = name};
 	char token;
 
@@ -266,8 +267,9 @@ static int run(char name, const char *socket, unsigned requests, int turn, int o
 
 int main(int argc, char **argv)
 {
-	static const char usage[] = "usage: toy [--socket PATH] [--requests 1..1000000]\n";
-	const char *socket = NULL;
+	static const char usage[] =
+	    "usage: toy [--socket PATH] [--pool NAME] [--requests 1..1000000]\n";
+	const char *socket = NULL, *pool = NULL;
 	unsigned long requests = 8;
 	int to_a[2], to_b[2], status, result;
 	pid_t child;
@@ -279,6 +281,8 @@ int main(int argc, char **argv)
 			return printf("%s", usage) < 0;
 		if (i + 1 < argc && !strcmp(argv[i], "--socket"))
 			socket = argv[i + 1], end = "";
+		else if (i + 1 < argc && !strcmp(argv[i], "--pool"))
+			pool = argv[i + 1], end = "";
 		else if (i + 1 < argc && !strcmp(argv[i], "--requests"))
 			requests = strtoul(argv[i + 1], &end, 10);
 		if (*end || requests < 1 || requests > 1000000) {
@@ -293,8 +297,8 @@ int main(int argc, char **argv)
 	close(child ? to_a[1] : to_a[0]);
 	close(child ? to_b[0] : to_b[1]);
 	if (child == 0)
-		return run('B', socket, (unsigned)requests, to_b[0], to_a[1]);
-	result = run('A', socket, (unsigned)requests, to_a[0], to_b[1]);
+		return run('B', socket, pool, (unsigned)requests, to_b[0], to_a[1]);
+	result = run('A', socket, pool, (unsigned)requests, to_a[0], to_b[1]);
 	close(to_b[1]);
 	if (waitpid(child, &status, 0) != child || !WIFEXITED(status))
 		return 1;

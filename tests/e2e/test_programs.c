@@ -34,9 +34,16 @@ static int teardown(void **state)
 
 /* ---- the toy engine ---- */
 
-static void run_toy(const char *config)
+static void run_toy(const char *config, const char *pool)
 {
-	char *const argv[] = {"examples/toy/toy", "--socket", d.socket, "--requests", "12", NULL};
+	char *const argv[] = {"examples/toy/toy",
+			      "--socket",
+			      d.socket,
+			      "--requests",
+			      "12",
+			      pool ? "--pool" : NULL,
+			      (char *)(uintptr_t)pool,
+			      NULL};
 
 	daemon_start(&d, config);
 	if (run_program(argv, said, sizeof(said), LONG_MS) != 0)
@@ -51,14 +58,58 @@ static void run_toy(const char *config)
 static void the_example_engine_finds_its_bytes_in_memory_that_it_maps(void **state)
 {
 	(void)state;
-	run_toy(NULL);
+	run_toy(NULL, NULL);
 }
 
 static void the_example_engine_finds_its_bytes_by_request(void **state)
 {
 	(void)state;
-	run_toy("{\"pools\": [{\"name\": \"default\", \"pool_bytes\": \"64MiB\", \"map\": false,"
-		" \"enable_prefix_caching\": true, \"max_prefix_cache_pages\": null}]}\n");
+	run_toy("{\"pools\": [{\"name\": \"chat\", \"pool_bytes\": \"64MiB\", \"map\": false,"
+		" \"enable_prefix_caching\": true, \"max_prefix_cache_pages\": null}]}\n",
+		"chat");
+}
+
+/* What the example engine is told of a daemon that has no such pool. */
+static const char *toy_refused(const char *config, const char *pool)
+{
+	char *const argv[] = {"examples/toy/toy",      "--socket", d.socket, "--pool",
+			      (char *)(uintptr_t)pool, NULL};
+
+	daemon_start(&d, config);
+	assert_int_equal(run_program(argv, said, sizeof(said), LONG_MS), 1);
+	daemon_remove(&d);
+	return said;
+}
+
+static void an_engine_that_asks_for_no_pool_is_told_which_there_are(void **state)
+{
+	char config[8192];
+	const char *list;
+	int used;
+
+	(void)state;
+	assert_non_null(strstr(toy_refused("{\"pools\": [{\"name\": \"chat\"}, {\"name\": "
+					   "\"code\"}]}\n",
+					   "main"),
+			       "no pool of this namespace is called \"main\"; its pools: chat, "
+			       "code\n"));
+	(void)snprintf(config, sizeof(config),
+		       "{\"pools\": [{\"name\": \"chat\", \"namespaces\": [\"others\"]}],"
+		       " \"namespaces\": [{\"name\": \"a\", \"uids\": [%u]}, {\"name\":"
+		       " \"others\", \"uids\": [61001]}]}\n",
+		       (unsigned)geteuid());
+	assert_non_null(strstr(toy_refused(config, "chat"),
+			       "no pool of this namespace is called \"chat\"; its pools: none\n"));
+	/* More than a refusal holds. */
+	used = snprintf(config, sizeof(config), "{\"pools\": [");
+	for (unsigned i = 0; i < 64; i++)
+		used +=
+		    snprintf(config + used, sizeof(config) - (size_t)used,
+			     "%s{\"name\": \"a-pool-with-a-long-name-of-%02u\"}", i ? ", " : "", i);
+	(void)snprintf(config + used, sizeof(config) - (size_t)used, "]}\n");
+	list = strstr(toy_refused(config, "main"), "its pools: a-pool-with-a-long-name-of-00, a-");
+	assert_non_null(list);
+	assert_string_equal(list + strlen(list) - 4, "...\n");
 }
 
 static void the_example_engines_say_how_they_are_called(void **state)
@@ -242,6 +293,8 @@ int main(void)
 	    cmocka_unit_test_teardown(the_example_engine_finds_its_bytes_in_memory_that_it_maps,
 				      teardown),
 	    cmocka_unit_test_teardown(the_example_engine_finds_its_bytes_by_request, teardown),
+	    cmocka_unit_test_teardown(an_engine_that_asks_for_no_pool_is_told_which_there_are,
+				      teardown),
 	    cmocka_unit_test(the_example_engines_say_how_they_are_called),
 	    cmocka_unit_test_teardown(a_daemon_with_idle_clients_sleeps, teardown),
 	    cmocka_unit_test(the_bench_moves_pages_down_and_up),
