@@ -21,7 +21,8 @@
 #include "tests/e2e/footprint.h"
 
 static const char config[] =
-    "{\"core\": {\"spin_us\": 20}, \"pools\": [{\"name\": \"chat\", \"pool_pages\": 64,"
+    "{\"core\": {\"spin_us\": 20, \"default_deadline_us\": 4000000}, \"pools\": [{\"name\": "
+    "\"chat\", \"pool_pages\": 64,"
     " \"kv_page_size\": 16, \"max_sequence_length\": 512, \"enable_prefix_caching\": true}]}\n";
 
 static struct daemon d;
@@ -175,6 +176,8 @@ static void config_says_where_a_value_came_from(void **state)
 	assert_non_null(strstr(said, "spin_us"));
 	assert_non_null(strstr(said, "kvhost.json:1"));
 	assert_non_null(strstr(said, "flag --runtime-directory"));
+	/* It has none of its own: that of the core. */
+	expect_words((const char *const[]){"pools[0].default_deadline_us", "4000000"});
 	assert_non_null(strstr(said, "default"));
 }
 
