@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -300,6 +301,46 @@ static void the_boot_epoch_is_told_in_one_way(void **state)
 	daemon_remove(&other);
 }
 
+/* The next line of a text, cut to its first word; false: there is none, or it ends a fence. */
+static bool take_word(const char **at, char out[64])
+{
+	int n = (int)strcspn(*at, " \n");
+
+	(void)snprintf(out, 64, "%.*s", n, *at);
+	*at += strcspn(*at, "\n");
+	*at += **at == '\n';
+	return n > 0 && strcmp(out, "```") != 0;
+}
+
+static void the_readme_shows_what_a_daemon_leaves_behind(void **state)
+{
+	static char readme[65536];
+	char path[512], word[64], shown[64];
+	const char *top = getenv("srcdir"), *at, *is = said;
+	struct daemon other = {0};
+	FILE *f;
+
+	(void)state;
+	(void)snprintf(path, sizeof(path), "%s/README.md", top && top[0] ? top : ".");
+	f = fopen(path, "re");
+	assert_non_null(f);
+	readme[fread(readme, 1, sizeof(readme) - 1, f)] = 0;
+	assert_true(feof(f));
+	fclose(f);
+	at = strstr(readme, "\n```\nno answer: ");
+	assert_non_null(at);
+	at += strlen("\n```\n");
+	daemon_start(&other, config);
+	assert_int_equal(daemon_stop(&other, LONG_MS), 0);
+	assert_int_equal(kvctl_of(&other, "health", NULL), 3);
+	while (take_word(&at, shown)) {
+		(void)take_word(&is, word);
+		assert_string_equal(word, shown);
+	}
+	assert_string_equal(is, ""); /* that was all of it */
+	daemon_remove(&other);
+}
+
 /* ---- kvhostd ---- */
 
 static int check_config(struct daemon *other)
@@ -363,6 +404,7 @@ int main(void)
 	    cmocka_unit_test(every_program_says_the_same_version),
 	    cmocka_unit_test(a_daemon_that_hangs_is_told_apart_from_one_that_is_not_there),
 	    cmocka_unit_test(the_boot_epoch_is_told_in_one_way),
+	    cmocka_unit_test(the_readme_shows_what_a_daemon_leaves_behind),
 	    cmocka_unit_test(a_configuration_is_checked_without_a_daemon_being_started),
 	    cmocka_unit_test(a_bad_configuration_ends_with_its_place_and_what_is_accepted),
 	    cmocka_unit_test(a_second_daemon_in_the_same_folder_is_refused_and_the_first_goes_on),
