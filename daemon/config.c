@@ -18,6 +18,7 @@
 #include "daemon/option.h"
 #include "daemon/state/plan.h"
 #include "daemon/tier/arena_staging.h"
+#include "daemon/tier/ram.h"
 
 struct pool_default {
 	unsigned option;
@@ -200,6 +201,25 @@ static int finish_pool(struct config *c, unsigned pool, char *error)
 	return check_plan(c, pool, error);
 }
 
+/* What no host can serve: what is too much for this one shows at the start. */
+static int check_ram(struct config *c, char *error)
+{
+	uint64_t bytes = c->kv_ram_bytes, page_bytes = c->kv_ram_page_bytes;
+
+	if (bytes && ram_divide(bytes, page_bytes).arena_bytes < FRAME_BYTES)
+		return config_fail_at(
+		    c, OPTION_top_kv_ram_bytes, 0, error,
+		    "%" PRIu64 " leaves less than a frame of %llu bytes for pages, beside what "
+		    "they are known by, accepted is at least %" PRIu64 ", or 0 for none",
+		    bytes, FRAME_BYTES, ram_least(page_bytes));
+	if (bytes && page_bytes > bytes)
+		return config_fail_at(c, OPTION_top_kv_ram_page_bytes, 0, error,
+				      "%" PRIu64 " is above kv_ram_bytes, accepted is at most "
+				      "%" PRIu64 ", or kv_ram_bytes 0",
+				      page_bytes, bytes);
+	return 0;
+}
+
 int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES])
 {
 	int r;
@@ -210,11 +230,9 @@ int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES])
 				      " is above core.window_bytes_max, accepted is at most "
 				      "%" PRIu64,
 				      c->core.window_bytes, c->core.window_bytes_max);
-	if (c->kv_ram_bytes && c->kv_ram_page_bytes > c->kv_ram_bytes)
-		return config_fail_at(c, OPTION_top_kv_ram_page_bytes, 0, error,
-				      "%" PRIu64 " is above kv_ram_bytes, accepted is at most "
-				      "%" PRIu64 ", or kv_ram_bytes 0",
-				      c->kv_ram_page_bytes, c->kv_ram_bytes);
+	r = check_ram(c, error);
+	if (r)
+		return r;
 	if (c->kv_staging_bytes && c->kv_staging_bytes < STAGING_LEAST)
 		return config_fail_at(c, OPTION_top_kv_staging_bytes, 0, error,
 				      "%" PRIu64

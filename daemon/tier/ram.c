@@ -44,6 +44,11 @@ struct ram_parts ram_divide(uint64_t bytes, uint64_t page_bytes)
 	};
 }
 
+uint64_t ram_least(uint64_t page_bytes)
+{
+	return page_bytes < FRAME_BYTES ? FRAME_BYTES + RAM_KNOWN_BYTES : page_bytes;
+}
+
 int ram_new(struct arena *arena, uint64_t boot_nonce, struct ram **out)
 {
 	struct ram *r = calloc(1, sizeof(*r));

@@ -45,6 +45,8 @@ struct ram_parts { /* of kv_ram_bytes */
 /* So that pages of this size find as many places as can be. What is lost since the arena is of
  * whole frames is at most FRAME_BYTES, places and what would be known of them together. */
 struct ram_parts ram_divide(uint64_t bytes, uint64_t page_bytes);
+/* The least that can be divided so: from there on a frame is left for pages. */
+uint64_t ram_least(uint64_t page_bytes);
 
 struct ram;
 struct ram_pool;

@@ -147,6 +147,15 @@ static void a_pool_that_is_configured_has_the_defaults_of_a_pool(void **state)
 	assert_false(config.pools[0].map);
 }
 
+static void the_least_ram_is_accepted(void **state)
+{
+	(void)state;
+	assert_int_equal(from_text("{\"kv_ram_bytes\": 2102016}"), 0);
+	assert_int_equal(from_text("{\"kv_ram_bytes\": \"8MiB\", \"kv_ram_page_bytes\": \"8MiB\"}"),
+			 0);
+	assert_int_equal(from_text("{\"kv_ram_bytes\": 0}"), 0);
+}
+
 static void a_floor_is_a_number_or_found_by_itself(void **state)
 {
 	(void)state;
@@ -201,6 +210,15 @@ static const struct wrong wrong_files[] = {
     {"{\"kv_staging_bytes\": \"7MiB\"}",
      "f.json:1: kv_staging_bytes: 7340032 is less than four windows of 2 MiB, accepted is at least "
      "8388608, or 0"},
+    {"{\"kv_ram_bytes\": \"1MiB\"}",
+     "f.json:1: kv_ram_bytes: 1048576 leaves less than a frame of 2097152 bytes for pages, "
+     "beside what they are known by, accepted is at least 2102016, or 0 for none"},
+    {"{\"kv_ram_bytes\": 2102015}",
+     "f.json:1: kv_ram_bytes: 2102015 leaves less than a frame of 2097152 bytes for pages, "
+     "beside what they are known by, accepted is at least 2102016, or 0 for none"},
+    {"{\"kv_ram_page_bytes\": \"8MiB\",\n\"kv_ram_bytes\": 1}",
+     "f.json:2: kv_ram_bytes: 1 leaves less than a frame of 2097152 bytes for pages, beside "
+     "what they are known by, accepted is at least 8388608, or 0 for none"},
     {"{\"kv_ram_bytes\": \"64MiB\", \"kv_ram_page_bytes\": \"128MiB\"}",
      "f.json:1: kv_ram_page_bytes: 134217728 is above kv_ram_bytes, accepted is at most 67108864, "
      "or kv_ram_bytes 0"},
@@ -550,6 +568,7 @@ int main(void)
 	    cmocka_unit_test(an_empty_list_of_pools_configures_none),
 	    cmocka_unit_test(what_the_file_says_is_taken_with_its_line),
 	    cmocka_unit_test(a_pool_that_is_configured_has_the_defaults_of_a_pool),
+	    cmocka_unit_test(the_least_ram_is_accepted),
 	    cmocka_unit_test(a_floor_is_a_number_or_found_by_itself),
 	    cmocka_unit_test(the_file_is_taken_whole_or_refused_with_line_key_and_what_is_accepted),
 	    cmocka_unit_test(pools_are_taken_whole_or_refused),

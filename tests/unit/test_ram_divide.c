@@ -54,6 +54,24 @@ static void what_a_page_takes_is_counted_and_known(void **state)
 	assert_int_equal(ram_divide(0, 65536).arena_bytes, 0);
 }
 
+/* Nothing less, and all that is more, leaves a frame that a page finds a place in. */
+static void the_least_is_a_frame_and_what_a_page_is_known_by(void **state)
+{
+	(void)state;
+	assert_int_equal(ram_least(65536), FRAME_BYTES + RAM_KNOWN_BYTES);
+	assert_int_equal(ram_least(FRAME_BYTES), FRAME_BYTES);
+	assert_int_equal(ram_least(8 * MIB), 8 * MIB);
+	for (uint64_t page = 4096; page <= 4 * MIB; page += 4096) {
+		uint64_t least = ram_least(page);
+		uint64_t below = page < FRAME_BYTES - RAM_KNOWN_BYTES ? least : FRAME_BYTES;
+
+		below--;
+		assert_true(ram_divide(below, page).arena_bytes < FRAME_BYTES);
+		for (uint64_t more = 0; more < 4 * MIB; more += 509)
+			assert_true(ram_divide(least + more, page).arena_bytes >= FRAME_BYTES);
+	}
+}
+
 static void pages_that_fill_frames_use_all_but_one_frames_worth(void **state)
 {
 	(void)state;
@@ -89,6 +107,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(what_a_page_takes_is_counted_and_known),
+	    cmocka_unit_test(the_least_is_a_frame_and_what_a_page_is_known_by),
 	    cmocka_unit_test(pages_that_fill_frames_use_all_but_one_frames_worth),
 	    cmocka_unit_test(pages_of_any_size_use_nearly_all),
 	};
