@@ -19,6 +19,7 @@
 #include "daemon/state/plan.h"
 #include "daemon/tier/arena_staging.h"
 #include "daemon/tier/ram.h"
+#include "kernels/geometry.h"
 
 struct pool_default {
 	unsigned option;
@@ -201,6 +202,37 @@ static int finish_pool(struct config *c, unsigned pool, char *error)
 	return check_plan(c, pool, error);
 }
 
+/* The least budget of a pool, whatever the model: of small pages, and hybrid if that takes less. */
+static uint64_t least_bytes(const struct config *c, const struct config_pool *p)
+{
+	struct plan_wish dense = pool_wish(p), hybrid;
+	uint64_t least;
+
+	dense.page_stride = GEOMETRY_RECORD_ALIGN;
+	dense.limits.order =
+	    p->retained_order == CONFIG_RETAINED_LEARNED ? RETAIN_LEARNED : RETAIN_LRU;
+	dense.limits.name_spaces = config_name_spaces(c, p);
+	hybrid = dense;
+	hybrid.limits.lanes = (uint32_t)p->lanes;
+	least = plan_least(&dense);
+	return plan_least(&hybrid) < least ? plan_least(&hybrid) : least;
+}
+
+static int check_bytes(struct config *c, unsigned pool, char *error)
+{
+	const struct config_pool *p = &c->pools[pool];
+	uint64_t least = p->pool_bytes == CONFIG_NULL ? 0 : least_bytes(c, p);
+
+	if (p->pool_bytes >= least)
+		return 0;
+	return config_fail_at(c, OPTION_pools_pool_bytes, pool, error,
+			      "%" PRIu64
+			      " is less than one sequence of max_sequence_length %" PRIu64
+			      " and what is known of its pages take, whatever the model, accepted "
+			      "is at least %" PRIu64 ", or null",
+			      p->pool_bytes, p->max_sequence_length, least);
+}
+
 /* What no host can serve: what is too much for this one shows at the start. */
 static int check_ram(struct config *c, char *error)
 {
@@ -244,7 +276,10 @@ int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES])
 		if (r)
 			return r;
 	}
-	return config_finish_namespaces(c, error);
+	r = config_finish_namespaces(c, error);
+	for (unsigned i = 0; i < c->n_pools && !r; i++)
+		r = check_bytes(c, i, error);
+	return r;
 }
 
 /* KV-RAM holds what prefix caching finds, and what live sequences of such pools give up. */

@@ -192,6 +192,9 @@ int config_take_flags(struct config *c, int argc, char *const *argv,
 		      char error[CONFIG_ERROR_BYTES]);
 int config_finish(struct config *c, char error[CONFIG_ERROR_BYTES]);
 
+/* How many namespaces a pool is there for; once it is finished. */
+uint32_t config_name_spaces(const struct config *c, const struct config_pool *p);
+
 /* Wipe the salts once the keys have taken them: nobody needs their text any more. */
 void config_forget_salts(struct config *c);
 

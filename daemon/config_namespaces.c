@@ -89,6 +89,15 @@ static bool shows(const struct config_pool *p, uint32_t name_space)
 	return !(p->hidden_from >> name_space & 1);
 }
 
+uint32_t config_name_spaces(const struct config *c, const struct config_pool *p)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->n_namespaces; i++)
+		n += shows(p, i);
+	return n;
+}
+
 static int check_map(struct config *c, unsigned pool, char *error)
 {
 	struct config_pool *p = &c->pools[pool];

@@ -29,15 +29,6 @@ static bool take_retained(struct request *r, const struct core_pool *p, uint64_t
 	return true;
 }
 
-static uint32_t name_spaces_of(const struct core_pool *p)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < p->core->config->n_namespaces; i++)
-		n += !(p->config->hidden_from >> i & 1);
-	return n;
-}
-
 struct pool_limits budget_limits(const struct core_pool *p)
 {
 	return (struct pool_limits){
@@ -47,7 +38,7 @@ struct pool_limits budget_limits(const struct core_pool *p)
 	    .nodes = (uint32_t)p->plan.pages + POOL_NODES_BESIDE,
 	    .ram_pages = below_pages(p, POOL_PAGES_MAX - p->plan.pages),
 	    .ram_images = below_images(p),
-	    .name_spaces = name_spaces_of(p),
+	    .name_spaces = config_name_spaces(p->core->config, p->config),
 	    .prefix_budget = p->plan.effective_prefix_pages,
 	    .order =
 		p->config->retained_order == CONFIG_RETAINED_LEARNED ? RETAIN_LEARNED : RETAIN_LRU,

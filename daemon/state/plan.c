@@ -171,16 +171,22 @@ static uint64_t fixed_of(const struct plan *p)
 	return add(add(p->lane_bytes, p->retained_bytes), p->workspace_bytes);
 }
 
+/* A plan with the lines that do not depend on the budget. */
+static struct plan plan_of(const struct plan_wish *wish)
+{
+	return (struct plan){
+	    .lane_bytes = multiply(multiply(wish->lanes, 2), wish->state_slot_bytes),
+	    .retained_bytes = multiply(wish->retained_slots, wish->state_slot_bytes),
+	    .workspace_bytes = wish->workspace_bytes,
+	};
+}
+
 static enum verdict judge(const struct plan_wish *wish, struct plan *out)
 {
-	struct plan plan = {0};
-	uint64_t fixed, room;
+	struct plan plan = plan_of(wish);
+	uint64_t fixed = fixed_of(&plan), room;
 	enum verdict verdict;
 
-	plan.lane_bytes = multiply(multiply(wish->lanes, 2), wish->state_slot_bytes);
-	plan.retained_bytes = multiply(wish->retained_slots, wish->state_slot_bytes);
-	plan.workspace_bytes = wish->workspace_bytes;
-	fixed = fixed_of(&plan);
 	verdict = judge_limit(wish, &plan);
 	if (!verdict)
 		verdict = judge_budget(wish, fixed, &plan.budget_bytes);
@@ -327,6 +333,14 @@ int plan_prefix(uint64_t pages, const struct plan_wish *wish, struct plan *out,
 	out->effective_prefix_pages = plan.effective_prefix_pages;
 	memcpy(out->fallback_reason, plan.fallback_reason, sizeof(out->fallback_reason));
 	return 0;
+}
+
+uint64_t plan_least(const struct plan_wish *wish)
+{
+	uint64_t pages = floor_of(wish), cached = add(reserve_of(wish), wish->prefix_caching);
+	struct plan plan = plan_of(wish);
+
+	return add(fixed_of(&plan), cost_of(wish, pages > cached ? pages : cached));
 }
 
 int plan_compute(const struct plan_wish *wish, struct plan *out, char refusal[PLAN_REFUSAL_BYTES])

@@ -59,6 +59,9 @@ struct plan {
  */
 int plan_compute(const struct plan_wish *wish, struct plan *out, char refusal[PLAN_REFUSAL_BYTES]);
 
+/* The least pool_bytes that would do, whatever the device has free. */
+uint64_t plan_least(const struct plan_wish *wish);
+
 /*
  * The prefix part alone, for a pool whose pages are known: reserve, requested and effective pages
  * and the reason are set in *out. 0 or -ENOSPC and the refusal.

@@ -351,6 +351,56 @@ static void a_secret_that_finds_no_room_says_so_and_leaves_nothing_behind(void *
 	assert_int_equal(rmdir(folder), 0); /* it is empty */
 }
 
+/* ---- the least budget of a pool, in which each namespace has an order of its own ---- */
+
+#define SALTED "\", \"uids\": [1], \"managed_prefix_cache_salt\": \"x\"}"
+
+static int with_budget(const char *caching, const char *namespaces, unsigned long long bytes)
+{
+	char text[1024];
+
+	snprintf(text, sizeof(text),
+		 "{\"namespaces\": [{\"name\": \"a" SALTED ", {\"name\": \"b" SALTED "],\n"
+		 "\"pools\": [{\"name\": \"x\", \"namespaces\": [%s],\n\"pool_bytes\": %llu,"
+		 " \"enable_prefix_caching\": %s}]}",
+		 namespaces, bytes, caching);
+	return from_text(text);
+}
+
+/* The least that is accepted, as the refusal of less has it. */
+static unsigned long long least_budget(const char *caching, const char *namespaces)
+{
+	static const char accepted[] = "take, whatever the model, accepted is at least ";
+	unsigned long long least;
+	const char *at;
+
+	assert_int_equal(with_budget(caching, namespaces, 65536), -EINVAL);
+	assert_ptr_equal(strstr(error, "f.json:3: pools[0].pool_bytes: 65536 is less than one "
+				       "sequence of max_sequence_length 4096 and what is known of "
+				       "its pages "),
+			 error);
+	at = strstr(error, accepted);
+	assert_non_null(at);
+	least = strtoull(at + strlen(accepted), NULL, 10);
+	assert_int_equal(with_budget(caching, namespaces, least), 0);
+	assert_int_equal(with_budget(caching, namespaces, least - 1), -EINVAL);
+	return least;
+}
+
+static void a_budget_that_would_do_for_no_model_is_refused(void **state)
+{
+	unsigned long long plain, one, two;
+
+	(void)state;
+	plain = least_budget("false", "\"a\"");
+	one = least_budget("true", "\"a\"");
+	two = least_budget("true", "\"a\", \"b\"");
+	assert_true(plain > 64 * 4096);
+	assert_true(one > plain);
+	assert_true(two > one);
+	assert_true(least_budget("false", "\"a\", \"b\"") == plain);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -364,6 +414,7 @@ int main(void)
 	    cmocka_unit_test(the_salt_is_described_by_nobody),
 	    cmocka_unit_test(a_secret_is_made_once_for_each_name_and_for_its_owner_alone),
 	    cmocka_unit_test(a_secret_that_finds_no_room_says_so_and_leaves_nothing_behind),
+	    cmocka_unit_test(a_budget_that_would_do_for_no_model_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

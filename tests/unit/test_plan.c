@@ -435,6 +435,39 @@ static bool fits_with(struct plan_wish wish, const char *key)
 	return plan_compute(&wish, &plan, refusal) == 0;
 }
 
+static void expect_least(struct plan_wish wish)
+{
+	char refusal[PLAN_REFUSAL_BYTES];
+	struct plan plan;
+
+	wish.available_bytes = UINT64_MAX;
+	wish.pool_bytes = plan_least(&wish);
+	assert_int_equal(plan_compute(&wish, &plan, refusal), 0);
+	wish.pool_bytes--;
+	assert_int_equal(plan_compute(&wish, &plan, refusal), -ENOSPC);
+}
+
+static void the_least_budget_is_enough_and_no_byte_less(void **state)
+{
+	struct plan_wish wish = example();
+
+	(void)state;
+	assert_true(plan_least(&wish) == bytes_of(&wish, 65, 1));
+	expect_least(wish);
+	wish.limits.name_spaces = 3;
+	expect_least(wish);
+	wish.prefix_caching = false;
+	assert_true(plan_least(&wish) == bytes_of(&wish, 64, 0));
+	expect_least(wish);
+	wish = example();
+	wish.limits.order = RETAIN_LRU;
+	wish.state_slot_bytes = 3 * STRIDE;
+	wish.limits.lanes = 8;
+	expect_least(wish);
+	wish.retained_slots = 5;
+	expect_least(wish);
+}
+
 static void a_refusal_names_exactly_the_keys_that_would_change_it(void **state)
 {
 	static const char *const keys[] = {
@@ -518,6 +551,7 @@ int main(void)
 	    cmocka_unit_test(a_page_costs_its_part_of_the_index_too),
 	    cmocka_unit_test(pages_alone_are_had_exactly_with_all_that_is_beside_them),
 	    cmocka_unit_test(the_index_of_a_plan_is_that_of_its_pool_and_no_page_more_would_fit),
+	    cmocka_unit_test(the_least_budget_is_enough_and_no_byte_less),
 	    cmocka_unit_test(a_refusal_names_exactly_the_keys_that_would_change_it),
 	    cmocka_unit_test(where_no_key_is_enough_two_are_named),
 	    cmocka_unit_test(retained_slots_raise_the_floor),
