@@ -23,6 +23,9 @@
 #define CONNECT_US  3000000
 #define ANSWER_S    30
 #define PATH_BYTES  512
+/* Not everybody has it as a service. */
+#define START   "systemctl start kvhostd  # or kvhostd with its flags, where it is no service"
+#define RESTART "systemctl restart kvhostd  # or end it and start it again, where it is no service"
 
 static int ask(struct kvhost *host, const char *question, json_t **out)
 {
@@ -177,7 +180,7 @@ static const char *mend_daemon(const struct doctor *d)
 {
 	switch (d->refused) {
 	case KVHOST_EGONE:
-		return "systemctl start kvhostd";
+		return START;
 	case KVHOST_ESHUTDOWN:
 		return "systemctl start kvhostd  # once it has ended";
 	case KVHOST_EPERM:
@@ -188,7 +191,7 @@ static const char *mend_daemon(const struct doctor *d)
 		return "end sessions, or raise core.session_limit or max_sessions of the namespace "
 		       "and systemctl restart kvhostd";
 	default:
-		return "systemctl restart kvhostd";
+		return RESTART;
 	}
 }
 
@@ -367,7 +370,7 @@ static void check_no_stats(struct doctor *d, const struct ctl_options *options, 
 static const char *mend_state(const struct doctor *d, const char *sentence)
 {
 	if (strcmp(sentence, "draining") != 0)
-		return "systemctl restart kvhostd";
+		return RESTART;
 	return d->health ? "kvctl drain --undo" : mend_daemon(d);
 }
 
@@ -381,7 +384,7 @@ static void check_stats(struct doctor *d, const struct ctl_options *options)
 	if (r == -EPROTO) {
 		doctor_say(d, "layout", DOCTOR_MEND,
 			   "the stats file is not one that this kvctl can read",
-			   "kvctl and the daemon of the same version", "systemctl restart kvhostd");
+			   "kvctl and the daemon of the same version", RESTART);
 		return;
 	}
 	if (r) {
