@@ -179,37 +179,6 @@ static void check_memlock(struct doctor *d)
 			   "systemctl restart kvhostd");
 }
 
-/* ---- huge pages ---- */
-
-static void check_huge_pages(struct doctor *d)
-{
-	unsigned long long kib = 0, total = 0, available = 0, wanted, made, needed;
-	char is[TEXT_BYTES], need[TEXT_BYTES], command[TEXT_BYTES];
-
-	if (!doctor_number("/proc/meminfo", "Hugepagesize", &kib) || !kib) {
-		doctor_say(d, "huge pages", DOCTOR_MEND, "this kernel has none", NULL,
-			   "boot a kernel with CONFIG_HUGETLBFS");
-		return;
-	}
-	(void)doctor_number("/proc/meminfo", "HugePages_Total", &total);
-	(void)doctor_number("/proc/meminfo", "HugePages_Free", &available);
-	doctor_pool_bytes(d, &wanted, &made);
-	needed = wanted > made ? (wanted - made + kib * 1024 - 1) / (kib * 1024) : 0;
-	snprintf(is, sizeof(is), "%llu of %llu KiB, %llu free", total, kib, available);
-	snprintf(need, sizeof(need), "%llu free for configured pools that have no memory yet",
-		 needed);
-	snprintf(command, sizeof(command), "sysctl -w vm.nr_hugepages=%llu",
-		 total + (needed > available ? needed - available : 0));
-	if (needed > available)
-		doctor_say(d, "huge pages", DOCTOR_MEND, is, need, command);
-	else if (total == 0 && !wanted)
-		doctor_say(d, "huge pages", DOCTOR_NOTE, is,
-			   "as many as all pools take; without them pools are made of small pages",
-			   "sysctl -w vm.nr_hugepages=NUMBER");
-	else
-		doctor_say(d, "huge pages", DOCTOR_OK, is, need, NULL);
-}
-
 static void check_transparent(struct doctor *d)
 {
 	char line[TEXT_BYTES];
@@ -289,21 +258,6 @@ static void check_devices(struct doctor *d)
 	}
 }
 
-static void check_memory(struct doctor *d)
-{
-	unsigned long long available = 0, wanted, made;
-	char is[TEXT_BYTES], size[64], need[TEXT_BYTES], needed[64];
-
-	(void)doctor_number("/proc/meminfo", "MemAvailable", &available);
-	doctor_pool_bytes(d, &wanted, &made);
-	ctl_size_text(available * 1024, size, sizeof(size));
-	ctl_size_text(wanted > made ? wanted - made : 0, needed, sizeof(needed));
-	snprintf(is, sizeof(is), "%s available", size);
-	snprintf(need, sizeof(need), "%s for configured pools that have no memory yet", needed);
-	/* Huge pages that are free count as used: they are looked at by themselves. */
-	doctor_say(d, "memory", DOCTOR_OK, is, wanted ? need : NULL, NULL);
-}
-
 /* ---- all ---- */
 
 static void print_text(const struct doctor *d, FILE *out)
@@ -330,14 +284,14 @@ static void print_text(const struct doctor *d, FILE *out)
 
 enum ctl_exit ctl_doctor(const struct ctl_options *options, FILE *out)
 {
-	struct doctor d = {.checks = json_array()};
+	struct doctor d = {.checks = json_array(), .meminfo = "/proc/meminfo"};
 
 	doctor_ask(&d, options);
 	check_kernel(&d);
 	check_memlock(&d);
 	doctor_check_ram(&d);
-	check_memory(&d);
-	check_huge_pages(&d);
+	doctor_check_memory(&d);
+	doctor_check_huge_pages(&d);
 	check_transparent(&d);
 	check_io_uring(&d);
 	check_numa(&d);

@@ -15,6 +15,7 @@ enum doctor_state {
 struct doctor {
 	json_t *checks; /* {check, state, is, needed, command} */
 	bool mend;      /* one of them is to be mended */
+	const char *meminfo;
 	/* What the daemon said; NULL: it does not answer. */
 	json_t *health, *config;
 	char unreachable[CTL_LINE_BYTES]; /* why it does not */
@@ -28,12 +29,15 @@ void doctor_say(struct doctor *d, const char *check, enum doctor_state state, co
 /* A number at the start of a file, or behind a name in it ("" = none). false: there is none. */
 bool doctor_number(const char *path, const char *name, unsigned long long *out);
 
+/* ctl_doctor_memory.c */
+void doctor_check_memory(struct doctor *d);
+void doctor_check_huge_pages(struct doctor *d);
+
 /* ctl_doctor_daemon.c */
 void doctor_ask(struct doctor *d, const struct ctl_options *options);
 void doctor_check_daemon(struct doctor *d, const struct ctl_options *options);
-/* Bytes of the pools that are configured with a size, and of those that have memory already. */
-void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted,
-		       unsigned long long *made);
+/* What pools that have no memory yet are configured to take; false: some do not say. */
+bool doctor_pool_bytes(const struct doctor *d, unsigned long long *out);
 
 /* Bytes of KV-RAM and staging that are to be locked; pools are not. */
 unsigned long long doctor_locked_bytes(const struct doctor *d);

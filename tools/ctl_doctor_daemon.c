@@ -99,24 +99,46 @@ static const json_t *config_value(const struct doctor *d, const char *key)
 	return NULL;
 }
 
-void doctor_pool_bytes(const struct doctor *d, unsigned long long *wanted, unsigned long long *made)
+/* A pool that is only declared has no memory yet. */
+static bool has_memory(const struct doctor *d, const char *pool)
 {
-	json_int_t memory = json_integer_value(json_object_get(d->health, "memory_bytes"));
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(json_object_get(d->health, "pools"), i, row)
+	{
+		const char *name = json_string_value(json_object_get(row, "name"));
+		const char *state = json_string_value(json_object_get(row, "state"));
+
+		if (pool && name && !strcmp(name, pool))
+			return !state || strcmp(state, "declared") != 0;
+	}
+	return false;
+}
+
+bool doctor_pool_bytes(const struct doctor *d, unsigned long long *out)
+{
+	bool known = d->config != NULL;
+	const json_t *name;
 	char key[64];
 
-	*wanted = 0;
+	*out = 0;
 	for (unsigned i = 0;; i++) {
-		const json_t *bytes;
+		json_int_t bytes;
 
 		snprintf(key, sizeof(key), "pools[%u].name", i);
-		if (!config_value(d, key))
-			break;
+		name = config_value(d, key);
+		if (!name)
+			return known;
+		if (has_memory(d, json_string_value(name)))
+			continue;
 		snprintf(key, sizeof(key), "pools[%u].pool_bytes", i);
-		bytes = config_value(d, key);
-		if (json_is_integer(bytes) && json_integer_value(bytes) > 0)
-			*wanted += (unsigned long long)json_integer_value(bytes);
+		bytes = json_integer_value(config_value(d, key));
+		if (bytes > 0)
+			*out += (unsigned long long)bytes;
+		else
+			known = false;
 	}
-	*made = memory > 0 ? (unsigned long long)memory : 0;
 }
 
 /* ---- KV-RAM ---- */

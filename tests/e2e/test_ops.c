@@ -506,6 +506,31 @@ static void the_doctor_names_what_mends_the_cause(void **state)
 	assert_int_equal(count_of("usermod"), 0);
 }
 
+static void a_pool_that_has_its_memory_lacks_none(void **state)
+{
+	static const char json[] =
+	    "{\"core\": {\"require_hugepages\": %s}, \"pools\": [{\"name\": \"small\","
+	    " \"pool_bytes\": \"1GiB\", \"pool_pages\": 64, \"kv_page_size\": 16,"
+	    " \"max_sequence_length\": 512}, {\"name\": \"vast\", \"pool_bytes\": \"512GiB\"}]}\n";
+	struct engine e;
+	char text[512];
+
+	(void)state;
+	for (int must = 1; must >= 0; must--) {
+		daemon_remove(&d);
+		(void)snprintf(text, sizeof(text), json, must ? "true" : "false");
+		d = (struct daemon){0};
+		daemon_start(&d, text);
+		doctor(&d);
+		assert_string_equal(diagnosis("huge pages", "state"), "mend");
+		assert_int_equal(strncmp(diagnosis("memory", "needed"), "513 GiB ", 8), 0);
+	}
+	start(&e, "small");
+	doctor(&d);
+	assert_int_equal(strncmp(diagnosis("memory", "needed"), "512 GiB ", 8), 0);
+	engine_stop(&e);
+}
+
 /* ---- words ---- */
 
 static void wrong_words_are_refused_with_the_usage(void **state)
@@ -564,6 +589,7 @@ int main(void)
 	    OF_A_DAEMON(retained_pages_are_given_up_on_demand),
 	    OF_A_DAEMON(the_doctor_looks_with_and_without_a_daemon),
 	    OF_A_DAEMON(the_doctor_names_what_mends_the_cause),
+	    OF_A_DAEMON(a_pool_that_has_its_memory_lacks_none),
 	    OF_A_DAEMON(wrong_words_are_refused_with_the_usage),
 	};
 
