@@ -141,6 +141,11 @@ bool doctor_pool_bytes(const struct doctor *d, unsigned long long *out)
 	}
 }
 
+bool doctor_needs_huge(const struct doctor *d)
+{
+	return json_is_true(config_value(d, "core.require_hugepages"));
+}
+
 /* ---- KV-RAM ---- */
 
 /* What health says it wants; if it is off, what it would be. */

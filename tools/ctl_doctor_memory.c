@@ -47,13 +47,17 @@ static bool read_huge(const struct doctor *d, struct huge *out)
 
 void doctor_check_huge_pages(struct doctor *d)
 {
+	/* Without them small pages serve, unless the configuration forbids it. */
+	enum doctor_state missed = doctor_needs_huge(d) ? DOCTOR_MEND : DOCTOR_NOTE;
+	const char *otherwise = missed == DOCTOR_MEND ? "core.require_hugepages refuses others"
+						      : "without them they are of small pages";
 	char is[TEXT_BYTES], need[TEXT_BYTES], command[TEXT_BYTES], promised[64] = "";
 	unsigned long long bytes, needed;
 	bool known = doctor_pool_bytes(d, &bytes);
 	struct huge h;
 
 	if (!read_huge(d, &h)) {
-		doctor_say(d, "huge pages", DOCTOR_MEND, "this kernel has none", NULL,
+		doctor_say(d, "huge pages", missed, "this kernel has none", NULL,
 			   "boot a kernel with CONFIG_HUGETLBFS");
 		return;
 	}
@@ -62,12 +66,12 @@ void doctor_check_huge_pages(struct doctor *d)
 		snprintf(promised, sizeof(promised), " beside %llu that are promised", h.promised);
 	snprintf(is, sizeof(is), "%llu of %llu KiB, %llu free%s", h.total, h.page_bytes / 1024,
 		 h.available, promised);
-	snprintf(need, sizeof(need), "%llu free for configured pools that have no memory yet",
-		 needed);
+	snprintf(need, sizeof(need), "%llu free for configured pools that have no memory yet%s%s",
+		 needed, needed > h.available ? "; " : "", needed > h.available ? otherwise : "");
 	snprintf(command, sizeof(command), "sysctl -w vm.nr_hugepages=%llu",
 		 h.total + (needed > h.available ? needed - h.available : 0));
 	if (needed > h.available)
-		doctor_say(d, "huge pages", DOCTOR_MEND, is, need, command);
+		doctor_say(d, "huge pages", missed, is, need, command);
 	else if (h.total == 0 && !known)
 		doctor_say(d, "huge pages", DOCTOR_NOTE, is,
 			   "as many as all pools take; without them pools are made of small pages",

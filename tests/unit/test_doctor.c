@@ -122,9 +122,29 @@ static void pages_that_kv_ram_waits_for_are_no_pools(void **state)
 	(void)state;
 	write_meminfo(100, 48, 40);
 	write_daemon("ready", "declared", 32 * MIB, false);
-	expect(doctor_check_huge_pages, "mend",
-	       "100 of 2048 KiB, 8 free beside 40 that are promised", "16 free" FOR_POOLS,
+	expect(doctor_check_huge_pages, "note",
+	       "100 of 2048 KiB, 8 free beside 40 that are promised",
+	       "16 free" FOR_POOLS "; without them they are of small pages",
 	       "sysctl -w vm.nr_hugepages=108");
+}
+
+static void huge_pages_are_a_must_only_where_the_configuration_says_so(void **state)
+{
+	(void)state;
+	write_meminfo(10, 8, 0);
+	for (int needs = 0; needs < 2; needs++) {
+		write_daemon("ready", "declared", 32 * MIB, needs);
+		expect(doctor_check_huge_pages, needs ? "mend" : "note", "10 of 2048 KiB, 8 free",
+		       needs ? "16 free" FOR_POOLS "; core.require_hugepages refuses others"
+			     : "16 free" FOR_POOLS "; without them they are of small pages",
+		       "sysctl -w vm.nr_hugepages=18");
+	}
+	assert_int_equal(truncate(meminfo, 0), 0);
+	for (int needs = 0; needs < 2; needs++) {
+		write_daemon("ready", "declared", 32 * MIB, needs);
+		expect(doctor_check_huge_pages, needs ? "mend" : "note", "this kernel has none",
+		       NULL, "boot a kernel with CONFIG_HUGETLBFS");
+	}
 }
 
 static void nobody_knows_how_many_a_pool_takes_that_does_not_say(void **state)
@@ -151,6 +171,7 @@ int main(void)
 	    TEST(memory_is_needed_for_pools_that_have_none_yet),
 	    TEST(huge_pages_are_needed_for_pools_that_have_no_memory_yet),
 	    TEST(pages_that_kv_ram_waits_for_are_no_pools),
+	    TEST(huge_pages_are_a_must_only_where_the_configuration_says_so),
 	    TEST(nobody_knows_how_many_a_pool_takes_that_does_not_say),
 	};
 
