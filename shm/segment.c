@@ -278,17 +278,34 @@ static int make_collapsed(const struct segment_wish *wish, struct segment *out)
 	return r;
 }
 
+static int ask(const struct segment_wish *wish, size_t page)
+{
+	size_t bytes;
+	int r = page ? round_up(wish->bytes, page, &bytes) : 0;
+
+	return r || !page || !wish->ask ? r : wish->ask(wish->context, bytes, page);
+}
+
 static int make_best(const struct segment_wish *wish, struct segment *out)
 {
+	size_t base = segment_base_page_bytes();
+	int r;
+
 	if (wish->bytes == 0)
 		return -EINVAL;
 	if (wish->huge || wish->require_huge) {
-		if (make_hugetlb(wish, out) == 0 || make_collapsed(wish, out) == 0)
+		if (make_hugetlb(wish, out) == 0)
+			return 0;
+		r = ask(wish, segment_collapsed_page_bytes());
+		if (r)
+			return r;
+		if (make_collapsed(wish, out) == 0)
 			return 0;
 		if (wish->require_huge)
 			return -ENOMEM;
 	}
-	return make_plain(wish, segment_base_page_bytes(), wish->populate, out);
+	r = ask(wish, base);
+	return r ? r : make_plain(wish, base, wish->populate, out);
 }
 
 int segment_make(const struct segment_wish *wish, struct segment *out)

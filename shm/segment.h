@@ -38,6 +38,9 @@ struct segment_wish {
 	/* Called when it is mapped, before there is any memory: says where that comes from. An
 	 * error of it ends the making. NULL: nobody cares. */
 	int (*place)(void *context, void *memory, size_t bytes);
+	/* Called before memory is taken that is none of the huge-page pool, with the size of the
+	 * pages that it is to be of. An error of it ends the making. NULL: nobody cares. */
+	int (*ask)(void *context, size_t bytes, size_t page_bytes);
 	void *context;
 	bool keep_in_forks; /* else a forked child has no such mapping */
 };

@@ -239,6 +239,58 @@ static void a_forked_child_has_the_mapping_only_if_wished(void **state)
 	segment_free(&without);
 }
 
+struct asked {
+	unsigned times, refused_time; /* 0: never */
+	size_t bytes, page_bytes;     /* the last time */
+};
+
+static int note_asked(void *context, size_t bytes, size_t page_bytes)
+{
+	struct asked *a = context;
+
+	a->bytes = bytes;
+	a->page_bytes = page_bytes;
+	return ++a->times == a->refused_time ? -ENOTUNIQ : 0;
+}
+
+static void memory_that_is_not_set_aside_is_asked_for(void **state)
+{
+	size_t base = segment_base_page_bytes(), made_of = segment_collapsed_page_bytes();
+	struct asked asked = {0};
+	struct segment_wish wish = {
+	    .bytes = base + 1, .populate = true, .ask = note_asked, .context = &asked};
+	struct segment s = made(wish);
+
+	(void)state;
+	segment_free(&s);
+	assert_int_equal(asked.times, 1);
+	assert_int_equal(asked.bytes, 2 * base);
+	assert_int_equal(asked.page_bytes, base);
+	asked = (struct asked){.refused_time = 1};
+	assert_int_equal(segment_make(&wish, &s), -ENOTUNIQ);
+	assert_int_equal(s.fd, -1);
+	assert_int_equal(asked.times, 1);
+
+	/* Not for huge pages that are set aside; but for those that are made, and for the rest. */
+	wish.huge = true;
+	asked = (struct asked){0};
+	s = made(wish);
+	assert_int_equal(asked.times == 0, s.backing == SEGMENT_HUGETLB);
+	if (asked.times)
+		assert_int_equal(asked.page_bytes, s.page_bytes);
+	segment_free(&s);
+
+	/* More than any host has set aside: refused before anything else is tried. */
+	wish.bytes = (size_t)1 << 60;
+	asked = (struct asked){.refused_time = 1};
+	assert_int_equal(segment_make(&wish, &s), -ENOTUNIQ);
+	assert_int_equal(asked.times, 1);
+	assert_int_equal(asked.page_bytes, made_of ? made_of : base);
+	wish.require_huge = true;
+	asked = (struct asked){.refused_time = 1};
+	assert_int_equal(segment_make(&wish, &s), made_of ? -ENOTUNIQ : -ENOMEM);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -251,6 +303,7 @@ int main(void)
 	    cmocka_unit_test(impossible_sizes_are_refused_and_leave_nothing_open),
 	    cmocka_unit_test(both_sides_see_one_memory),
 	    cmocka_unit_test(a_descriptor_that_is_no_sealed_memory_is_refused),
+	    cmocka_unit_test(memory_that_is_not_set_aside_is_asked_for),
 	    cmocka_unit_test(a_forked_child_has_the_mapping_only_if_wished),
 	};
 
