@@ -49,6 +49,7 @@ struct kvhost { /* owns every module */
 	struct memory memory;
 	struct core core;
 	bool has_core;
+	uint64_t available_bytes; /* of the host, before anything is taken */
 	struct listener *listener;
 	int wake_fd, signal_fd;
 	bool has_processors; /* more than one to run on */
@@ -206,13 +207,21 @@ static int start_memory(struct kvhost *k)
 	return r;
 }
 
+/* Of KV-RAM that is arriving the pools know how much it will have. */
+static uint64_t for_pools(const struct kvhost *k)
+{
+	const struct arena *a = k->memory.arena;
+
+	return a && !a->set_aside ? k->available_bytes : available_bytes();
+}
+
 static int start_core(struct kvhost *k, uint64_t epoch)
 {
 	struct core_options options = {.config = &k->config,
 				       .clock = clock_monotonic(),
 				       .keys.kept_bits = 128,
 				       .boot_epoch = epoch,
-				       .available_bytes = available_bytes(),
+				       .available_bytes = for_pools(k),
 				       .device = k->device,
 				       .staging = k->memory.staging,
 				       .staging_note = k->memory.staging_note,
@@ -336,6 +345,7 @@ static int start(struct kvhost *k)
 	}
 	if (!r && (r = start_threads(k)))
 		say("its threads", r, "");
+	k->available_bytes = available_bytes();
 	if (!r)
 		r = start_memory(k);
 	if (!r)

@@ -5,6 +5,29 @@
 #include "daemon/front/below.h"
 #include "daemon/front/request.h"
 
+static const struct arena *arena_of(const struct core *c)
+{
+	return c->ram ? c->ram->arena : NULL;
+}
+
+uint64_t budget_promised(const struct core *c)
+{
+	return arena_of(c) ? arena_of(c)->promised_bytes : 0;
+}
+
+/* Who says how large the pool is knows what else is to be there. */
+static uint64_t available_bytes(const struct core_pool *p)
+{
+	const struct arena *a = arena_of(p->core);
+	uint64_t bytes = p->core->available_bytes, taken = a && !a->set_aside ? a->bytes : 0;
+
+	if (p->config->pool_bytes != CONFIG_NULL || p->config->pool_pages != CONFIG_NULL)
+		return bytes;
+	if (p->core->staging)
+		taken += p->core->staging->bytes;
+	return bytes > taken ? bytes - taken : 0;
+}
+
 uint32_t budget_retained_slots(const struct core_pool *p)
 {
 	if (p->layout.n == 0 || !p->config->enable_prefix_caching)
@@ -61,7 +84,7 @@ bool budget_compute(struct request *r, struct core_pool *p)
 	char refusal[PLAN_REFUSAL_BYTES];
 	struct plan_wish wish = {
 	    .pool_bytes = k->pool_bytes == CONFIG_NULL ? PLAN_NULL : k->pool_bytes,
-	    .available_bytes = p->core->available_bytes,
+	    .available_bytes = available_bytes(p),
 	    .headroom_bytes = k->headroom_bytes,
 	    .pool_pages_limit = k->pool_pages == CONFIG_NULL ? 0 : k->pool_pages,
 	    .page_stride = p->geometry.page_stride,

@@ -12,6 +12,7 @@
 
 #include "daemon/state/pool.h"
 
+struct core;
 struct core_pool;
 struct request;
 
@@ -19,6 +20,8 @@ struct request;
 bool budget_compute(struct request *r, struct core_pool *p);
 /* The limits of the pool that the plan allows. */
 struct pool_limits budget_limits(const struct core_pool *p);
+/* Of the host's memory, what KV-RAM is still to get. */
+uint64_t budget_promised(const struct core *c);
 /* Slots for retained states: 0 in a pool that keeps none. */
 uint32_t budget_retained_slots(const struct core_pool *p);
 

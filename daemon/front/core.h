@@ -47,7 +47,7 @@ struct core_options {
 	struct clock clock;
 	struct key_maker keys;
 	uint64_t boot_epoch;
-	uint64_t available_bytes; /* of the device, at the start */
+	uint64_t available_bytes; /* of the device, at the start, with KV-RAM that is arriving */
 	struct device *device;
 	const struct staging *staging; /* NULL: there is none, and staging_note says why */
 	const char *staging_note;      /* outlives the core */

@@ -193,6 +193,17 @@ static void populated(struct job *job)
 	    request_ready(list_entry(link, struct request, in_wait));
 }
 
+static void refuse_memory(struct request *r, const struct core_pool *p, int result)
+{
+	if (p->memory.refusal[0])
+		refuse(r, WIRE_ENOMEM, "pool %s: %s", p->config->name, p->memory.refusal);
+	else
+		refuse(r, WIRE_ENOMEM, "pool %s: no memory for %llu pages of %llu bytes: %s (%s)",
+		       p->config->name, (unsigned long long)p->plan.pages,
+		       (unsigned long long)p->geometry.page_stride, strerror(-result),
+		       p->memory.huge_note);
+}
+
 static void made(struct job *job)
 {
 	struct core_pool *p = ((struct device_job *)(void *)job)->owner;
@@ -211,11 +222,7 @@ static void made(struct job *job)
 			struct request *r =
 			    list_entry(list_first(&p->attaching), struct request, in_wait);
 
-			refuse(r, WIRE_ENOMEM,
-			       "pool %s: no memory for %llu pages of %llu bytes: %s (%s)",
-			       p->config->name, (unsigned long long)p->plan.pages,
-			       (unsigned long long)p->geometry.page_stride, strerror(-result),
-			       p->memory.huge_note);
+			refuse_memory(r, p, result);
 			request_finish(r);
 		}
 		forget_description(p);
@@ -273,6 +280,8 @@ static bool describe(struct request *r, struct core_pool *p)
 					.op = DEVICE_MAKE,
 					.memory = &p->memory,
 					.require_huge = p->core->config->core.require_hugepages,
+					.index_bytes = p->plan.index_bytes,
+					.promised_bytes = budget_promised(p->core),
 					.owner = p};
 	p->state = CORE_POOL_MAKING;
 	return true;

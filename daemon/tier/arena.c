@@ -98,6 +98,7 @@ static void become_partial(struct arena_whole *w, int result, const char *why)
 	must(a->state == ARENA_ARRIVING && result < 0);
 	must(n > 0 && (size_t)n < sizeof(a->note));
 	a->state = ARENA_PARTIAL;
+	a->promised_bytes = 0;
 	a->result = result;
 	snprintf(a->note + n, sizeof(a->note) - (size_t)n, "%s", why);
 }
@@ -105,8 +106,10 @@ static void become_partial(struct arena_whole *w, int result, const char *why)
 static void ask_chunk(struct arena_whole *w)
 {
 	uint64_t left = w->arena.bytes - w->arena.arrived_bytes;
+	uint64_t bytes = left < w->chunk_bytes ? left : w->chunk_bytes;
 
-	submit(&w->chunk, w->arena.arrived_bytes, left < w->chunk_bytes ? left : w->chunk_bytes);
+	w->arena.promised_bytes = w->arena.set_aside ? 0 : left - bytes;
+	submit(&w->chunk, w->arena.arrived_bytes, bytes);
 }
 
 static void chunk_arrived(struct arena_whole *w)
@@ -258,6 +261,7 @@ static int make_memory(struct arena_whole *w, const struct arena_wish *wish)
 	w->arena.memory = w->memory.memory;
 	w->arena.memory_fd = w->memory.fd;
 	w->arena.page_bytes = w->memory.page_bytes;
+	w->arena.set_aside = w->memory.backing == SEGMENT_HUGETLB;
 	w->arena.headers = w->headers.memory;
 	w->arena.headers_fd = w->headers.fd;
 	return 0;

@@ -75,6 +75,10 @@ struct arena { /* read by all, written by arena.c */
 	uint64_t page_bytes; /* of its backing; the smallest, if pages could not all be made huge */
 	uint32_t most_objects;
 	uint32_t headers_ready; /* so many have their memory */
+	bool set_aside;         /* it is of huge pages that the host has set aside */
+	/* Else: of what has not arrived, what no chunk is on its way for. A job of the same
+	 * executor that is submitted now must leave so much of the host's memory. */
+	uint64_t promised_bytes;
 	enum arena_state state;
 	int result; /* PARTIAL: -errno; -EPERM: locked memory, -ENOMEM: memory, -ECANCELED: stop */
 	int memory_fd, headers_fd;

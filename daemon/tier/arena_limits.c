@@ -239,29 +239,48 @@ int arena_limits_huge(const struct arena_limits *l, uint64_t bytes, char why[ARE
 	return -ENOMEM;
 }
 
-int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES])
+static bool has_room(uint64_t left, const struct memory_claim *claim)
+{
+	return left >= claim->promised_bytes && left - claim->promised_bytes >= claim->bytes;
+}
+
+int arena_limits_claim(const struct arena_limits *l, const struct memory_claim *claim, char *why,
+		       size_t why_bytes)
 {
 	size_t file_bytes = strlen(l->group_file);
 	const char *file = l->group_file;
+	char promised[64] = "";
 
-	if (l->memory_bytes < bytes) {
-		snprintf(why, ARENA_NOTE_BYTES,
-			 "%s wants %" PRIu64 " bytes, MemAvailable of this host is %" PRIu64
-			 ": lower %s, or end what uses the memory",
-			 l->use.name, bytes, l->memory_bytes, l->use.key);
+	if (claim->promised_bytes)
+		snprintf(promised, sizeof(promised), ", and KV-RAM is still to get %" PRIu64,
+			 claim->promised_bytes);
+	if (l->memory_bytes != ARENA_UNLIMITED && !has_room(l->memory_bytes, claim)) {
+		snprintf(why, why_bytes,
+			 "%s wants %" PRIu64 " bytes%s, MemAvailable of this host is %" PRIu64
+			 "%s: lower %s, or end what uses the memory",
+			 l->use.name, claim->bytes, claim->with, l->memory_bytes, promised,
+			 l->use.key);
 		return -ENOMEM;
 	}
 	if (l->group_limit_bytes == ARENA_UNLIMITED ||
-	    bytes <= l->group_limit_bytes - l->group_used_bytes)
+	    has_room(l->group_limit_bytes - l->group_used_bytes, claim))
 		return 0;
 	if (file_bytes > FILE_SHOWN_MAX)
 		file += file_bytes - FILE_SHOWN_MAX;
-	snprintf(why, ARENA_NOTE_BYTES,
-		 "%s wants %" PRIu64 " bytes, %s%.*s allows %" PRIu64 ", of which %" PRIu64
-		 " are in use: set MemoryMax= of the unit, or lower %s",
-		 l->use.name, bytes, file == l->group_file ? "" : "...", FILE_SHOWN_MAX, file,
-		 l->group_limit_bytes, l->group_used_bytes, l->use.key);
+	snprintf(why, why_bytes,
+		 "%s wants %" PRIu64 " bytes%s, %s%.*s allows %" PRIu64 ", of which %" PRIu64
+		 " are in use%s: set MemoryMax= of the unit, or lower %s",
+		 l->use.name, claim->bytes, claim->with, file == l->group_file ? "" : "...",
+		 FILE_SHOWN_MAX, file, l->group_limit_bytes, l->group_used_bytes, promised,
+		 l->use.key);
 	return -ENOMEM;
+}
+
+int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES])
+{
+	const struct memory_claim claim = {.bytes = bytes, .with = ""};
+
+	return arena_limits_claim(l, &claim, why, ARENA_NOTE_BYTES);
 }
 
 static uint64_t rounded_up(uint64_t bytes, uint64_t to)

@@ -3,9 +3,9 @@
 #define KVHOST_TIER_ARENA_LIMITS_H
 
 /*
- * arena_limits: how much memory this process may have and lock, and a sentence for people if that
- * is too little. Reading may block on /proc and /sys: at the start, or on the work thread. The
- * judging is pure.
+ * arena_limits: how much memory this process may have and lock, for KV-RAM and for pools, and a
+ * sentence for people if that is too little. Reading may block on /proc and /sys: at the start, or
+ * on the work thread. The judging is pure.
  */
 
 #include <stdint.h>
@@ -24,6 +24,9 @@ struct arena_use { /* what the memory is for, in sentences */
 #define ARENA_FOR_RAM                                                                              \
 	((struct arena_use){"KV-RAM", "kv_ram_bytes", "kv_ram_chunk_bytes and KV-RAM"})
 #define ARENA_FOR_STAGING ((struct arena_use){"Staging", "kv_staging_bytes", "kv_staging_bytes"})
+/* A pool, whose name stands before the sentence, and which takes huge pages of any size. */
+#define ARENA_FOR_POOL     ((struct arena_use){"it", "pools.pool_bytes", ""})
+#define ARENA_FOR_RETAINED ((struct arena_use){"it", "pools.retained_slots", ""})
 
 struct arena_limits {
 	struct arena_use use;
@@ -48,6 +51,17 @@ void arena_limits_promise(struct arena_limits *l, uint64_t bytes, bool lock);
 int arena_limits_lock(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);
 int arena_limits_huge(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);
 int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[ARENA_NOTE_BYTES]);
+
+/* On memory that is no huge page which the host has set aside. */
+struct memory_claim {
+	uint64_t bytes;
+	const char *with;        /* what more is in these bytes: " with its index", or "" */
+	uint64_t promised_bytes; /* to KV-RAM, which is still to get them */
+};
+
+/* What is there less what is promised: does it suffice? As above. */
+int arena_limits_claim(const struct arena_limits *l, const struct memory_claim *claim, char *why,
+		       size_t why_bytes);
 
 /* Is the size of the host's huge pages one that chunks and arena are multiples of? -EINVAL if not;
  * a host without any is not refused here. */

@@ -14,7 +14,7 @@
  * Results: 0; -EFAULT: the client's window is gone under our hands; -EIO: the pool's memory is
  * (a client punched it, the device failed): the pool has failed; -ECANCELED: nothing was written
  * to the pool (of READ the window may hold a part); -ENOMEM from COPY: nothing was done; -ENOMEM
- * and others from MAKE.
+ * and others from MAKE: nothing was taken.
  */
 
 #include <stddef.h>
@@ -56,6 +56,8 @@ struct device_copy {
 	uint32_t to; /* no page is the target of two */
 };
 
+#define DEVICE_REFUSAL_BYTES 400
+
 struct device_memory {                   /* a pool's part on this device; made by DEVICE_MAKE */
 	const struct geometry *geometry; /* the pool's; outlives this */
 	uint64_t pages;
@@ -66,6 +68,9 @@ struct device_memory {                   /* a pool's part on this device; made b
 	int numa_node;          /* set at MAKE, by the device */
 	char *arena;            /* of KV-RAM, borrowed; NULL: none */
 	uint64_t arena_bytes;
+	/* Why MAKE did not take the memory: the host or a control group has no room for it. "" if
+	 * it was not that. */
+	char refusal[DEVICE_REFUSAL_BYTES];
 	char huge_note[160]; /* what backing was got, and why not a better one; set by MAKE,
 			      * also when it fails; for health */
 };
@@ -83,7 +88,10 @@ struct device_job {
 	struct job job; /* first: done gets a pointer to this */
 	enum device_op op;
 	struct device_memory *memory;
-	bool require_huge;                /* DEVICE_MAKE */
+	bool require_huge; /* DEVICE_MAKE */
+	/* MAKE, where no huge pages are set aside for it: what the host must have beside the memory
+	 * that is made: for what is known of the pool's pages, and what KV-RAM is still to get. */
+	uint64_t index_bytes, promised_bytes;
 	const uint32_t *pages;            /* ZERO, WRITE, READ: page records, in slot order */
 	const struct device_copy *copies; /* COPY */
 	uint32_t n;                       /* of pages or copies; they stay valid until done */

@@ -16,6 +16,8 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/panic.h"
+#include "daemon/base/testing.h"
+#include "daemon/tier/arena_limits.h"
 #include "daemon/tier/copyorder.h"
 #include "daemon/tier/device_move.h"
 #include "daemon/tier/hugenote.h"
@@ -29,6 +31,7 @@
 
 #define BUFFER_BYTES      16384
 #define CYCLE_PIECE_BYTES 65536
+#define KERNEL_PART       192 /* bytes of base pages to one that the kernel keeps of them */
 #define STREAM_ZEROS_MIN  (256 * 1024) /* fewer bytes stay in the cache: they are used soon */
 
 /* The largest row, 4 bytes for each element, fits. */
@@ -42,25 +45,53 @@ static char *page_record(const struct device_memory *m, uint32_t page)
 
 /* MAKE and FREE */
 
+struct making { /* one of the two parts */
+	const struct device_job *job;
+	struct arena_use use; /* for the sentence */
+	const char *with;
+};
+
 static int place_memory(void *context, void *memory, size_t bytes)
 {
-	const struct device_memory *m = context;
+	const struct making *making = context;
 	uint32_t nodes;
 	int refused;
 
-	return nodes_place(memory, bytes, m->numa_node, &nodes, &refused);
+	return nodes_place(memory, bytes, making->job->memory->numa_node, &nodes, &refused);
+}
+
+/* Base pages that are not there are not refused: somebody is killed for them. */
+static int ask_memory(void *context, size_t bytes, size_t page_bytes)
+{
+	const struct making *making = context;
+	const struct device_job *j = making->job;
+	struct arena_limits limits;
+	struct memory_claim claim = {
+	    .bytes = bytes + j->index_bytes,
+	    .with = making->with,
+	    .promised_bytes = j->promised_bytes,
+	};
+
+	if (page_bytes == segment_base_page_bytes())
+		claim.bytes += bytes / KERNEL_PART;
+	arena_limits_read("", making->use, &limits);
+	if (failpoint(pool_starved))
+		limits.memory_bytes = 0;
+	return arena_limits_claim(&limits, &claim, j->memory->refusal, sizeof(j->memory->refusal));
 }
 
 static int make_memory(struct device_job *j)
 {
 	struct device_memory *m = j->memory;
+	struct making making = {j, ARENA_FOR_POOL, " with its index"};
 	struct segment_wish wish = {
 	    .name = "kvhost-pool",
-	    .huge = true,
+	    .huge = !failpoint(pool_huge),
 	    .require_huge = j->require_huge,
 	    .populate = true,
 	    .place = place_memory,
-	    .context = m,
+	    .ask = ask_memory,
+	    .context = &making,
 	};
 	struct huge_pages host;
 	uint64_t bytes;
@@ -81,6 +112,8 @@ static int make_memory(struct device_job *j)
 	hugenote_write(m->huge_note, sizeof(m->huge_note), r ? NULL : &m->segment, bytes, &host);
 	if (r || m->retained_bytes == 0)
 		return r;
+	making.use = ARENA_FOR_RETAINED;
+	making.with = " for retained slots and its index";
 	wish.name = "kvhost-retained";
 	wish.bytes = m->retained_bytes;
 	r = segment_make(&wish, &m->retained);

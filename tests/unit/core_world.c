@@ -201,6 +201,7 @@ void core_world_start(struct core_world *w, const struct core_world_wish *wish)
 	w->heads = wish->heads;
 	w->now_ns = 1000 * NS_PER_S;
 	failpoint_clear();
+	failpoint_arm(FAILPOINT_arena_pool, 0, wish->base_pages);
 	read_config(w, wish);
 	list_init(&w->late);
 	sim_executor_init(&w->copies);

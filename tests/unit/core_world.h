@@ -65,6 +65,7 @@ struct core_world_wish {
 	uint32_t heads;    /* a page has 8 KiB for each */
 	uint64_t frames;   /* of KV-RAM */
 	uint64_t chunk;    /* frames that arrive at a time, while others wait; 0: all are there */
+	bool base_pages;   /* KV-RAM is of them, whatever the host has set aside */
 	const char *pool;  /* options of the pool, beside its name and model */
 	const char *other; /* of a second one; NULL: there is none */
 };

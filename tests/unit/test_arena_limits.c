@@ -24,6 +24,8 @@
 
 #include <cmocka.h>
 
+#include "daemon/tier/device.h"
+
 #define MIB        (1ull << 20)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 #define GROUP      "/sys/fs/cgroup/a.slice/kvhostd.service"
@@ -164,6 +166,66 @@ static void what_is_promised_to_others_is_not_left(void **state)
 	assert_int_equal(l.group_used_bytes, l.group_limit_bytes);
 }
 
+/* What KV-RAM is still to get is there, and not for others. */
+static void who_claims_memory_leaves_what_is_promised(void **state)
+{
+	struct memory_claim claim = {
+	    .bytes = 60 * MIB, .with = " with its index", .promised_bytes = 30 * MIB};
+	struct arena_limits l = no_limits;
+	char why[ARENA_NOTE_BYTES] = "untouched";
+
+	(void)state;
+	l.use = ARENA_FOR_POOL;
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), 0);
+	l.memory_bytes = 90 * MIB;
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), 0);
+	assert_string_equal(why, "untouched");
+	l.memory_bytes--;
+	refused(arena_limits_claim(&l, &claim, why, sizeof(why)), -ENOMEM, why,
+		"it wants 62914560 bytes with its index, MemAvailable of this host is 94371839, "
+		"and KV-RAM is still to get 31457280: lower pools.pool_bytes, or end what uses the "
+		"memory");
+	/* More may be promised than there is, of what others have taken since. */
+	l.memory_bytes = 29 * MIB;
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), -ENOMEM);
+	claim.promised_bytes = UINT64_MAX;
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), -ENOMEM);
+
+	l.memory_bytes = ARENA_UNLIMITED;
+	l.group_limit_bytes = 100 * MIB;
+	l.group_used_bytes = 10 * MIB;
+	snprintf(l.group_file, sizeof(l.group_file), GROUP "/memory.max");
+	claim.promised_bytes = 30 * MIB;
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), 0);
+	l.group_used_bytes++;
+	refused(arena_limits_claim(&l, &claim, why, sizeof(why)), -ENOMEM, why,
+		"it wants 62914560 bytes with its index, " GROUP "/memory.max allows 104857600, "
+		"of which 10485761 are in use, and KV-RAM is still to get 31457280: "
+		"set MemoryMax= of the unit, or lower pools.pool_bytes");
+	claim.promised_bytes = 0;
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), 0);
+}
+
+/* The longest words, numbers and path. */
+static void a_refused_claim_is_a_whole_sentence(void **state)
+{
+	const struct memory_claim claim = {.bytes = UINT64_MAX,
+					   .with = " for retained slots and its index",
+					   .promised_bytes = UINT64_MAX};
+	struct arena_limits l = no_limits;
+	char why[DEVICE_REFUSAL_BYTES];
+
+	(void)state;
+	l.use = ARENA_FOR_RETAINED;
+	l.group_limit_bytes = l.group_used_bytes = UINT64_MAX - 1;
+	memset(l.group_file, 'd', sizeof(l.group_file) - 1);
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), -ENOMEM);
+	assert_non_null(strstr(why, "or lower pools.retained_slots"));
+	l.memory_bytes = UINT64_MAX - 1;
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), -ENOMEM);
+	assert_non_null(strstr(why, "or end what uses the memory"));
+}
+
 /* ---- reading ---- */
 
 static int setup(void **state)
@@ -270,6 +332,30 @@ static void the_group_that_leaves_least_counts_and_unused_file_pages_are_free(vo
 	assert_int_equal(l.group_limit_bytes - l.group_used_bytes, 0);
 }
 
+static void pools_and_ram_are_held_to_the_group_as_it_is_now(void **state)
+{
+	struct memory_claim claim = {.bytes = 500000, .with = "", .promised_bytes = 200000};
+	struct arena_limits l;
+	char why[ARENA_NOTE_BYTES] = "";
+
+	put(*state, "/proc/meminfo", "MemAvailable:   4000 kB\n");
+	put(*state, "/proc/self/cgroup", "0::/a.slice/kvhostd.service\n");
+	put(*state, GROUP "/memory.max", "1000000\n");
+	put(*state, GROUP "/memory.current", "300001\n");
+	l = read_limits(*state);
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), -ENOMEM);
+	assert_non_null(strstr(why, GROUP "/memory.max allows 1000000, of which 300001 "));
+	/* KV-RAM has arrived: the same memory, counted once. */
+	put(*state, GROUP "/memory.current", "500000\n");
+	claim.promised_bytes = 0;
+	l = read_limits(*state);
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), 0);
+	put(*state, "/proc/meminfo", "MemAvailable:   400 kB\n");
+	l = read_limits(*state);
+	assert_int_equal(arena_limits_claim(&l, &claim, why, sizeof(why)), -ENOMEM);
+	assert_non_null(strstr(why, "MemAvailable of this host is 409600: lower "));
+}
+
 static void groups_of_the_first_version_are_read_too(void **state)
 {
 	struct arena_limits l;
@@ -328,9 +414,12 @@ int main(void)
 	    cmocka_unit_test(huge_pages_are_those_that_are_free_or_may_be_made),
 	    cmocka_unit_test(memory_is_that_of_the_host_and_of_the_control_group),
 	    cmocka_unit_test(what_is_promised_to_others_is_not_left),
+	    cmocka_unit_test(who_claims_memory_leaves_what_is_promised),
+	    cmocka_unit_test(a_refused_claim_is_a_whole_sentence),
 	    TEST(nothing_that_can_be_read_is_no_limit),
 	    TEST(the_host_and_what_is_locked_are_read),
 	    TEST(the_group_that_leaves_least_counts_and_unused_file_pages_are_free),
+	    TEST(pools_and_ram_are_held_to_the_group_as_it_is_now),
 	    TEST(groups_of_the_first_version_are_read_too),
 	    TEST(the_path_of_a_group_outside_of_the_namespace_leads_nowhere),
 	    cmocka_unit_test(this_host_is_read_without_contradiction),

@@ -164,6 +164,85 @@ static void whoever_attaches_waits_for_a_chunk_and_not_for_all(void **state)
 	core_world_stop(w);
 }
 
+/* ---- what a pool leaves for it ---- */
+
+static struct core_world *restart(struct core_world *w, const struct core_world_wish *with)
+{
+	core_world_stop(w);
+	memset(w, 0, sizeof(*w));
+	core_world_start(w, with);
+	return w;
+}
+
+/* What is to come after the chunk that is on its way: when a job that is submitted now runs, that
+ * one has come or will never come. */
+static void a_pool_leaves_what_has_not_arrived(void **state)
+{
+	struct core_world_wish based = wish;
+	struct core_world *w;
+
+	based.base_pages = true;
+	w = restart(*state, &based);
+	assert_false(w->arena->set_aside);
+	assert_int_equal(w->arena->promised_bytes, (FRAMES - 1) * FRAME_BYTES);
+	step(w); /* headers */
+	step(w);
+	assert_int_equal(w->arena->arrived_bytes, FRAME_BYTES);
+	assert_int_equal(w->arena->promised_bytes, (FRAMES - 2) * FRAME_BYTES);
+	core_client_start(&w->clients[0], true);
+	assert_int_equal(w->core.pool[0]->making.promised_bytes, (FRAMES - 2) * FRAME_BYTES);
+	assert_int_equal(w->core.pool[0]->making.index_bytes, w->core.pool[0]->plan.index_bytes);
+	assert_true(w->core.pool[0]->plan.index_bytes > 0);
+	while (w->arena->state == ARENA_ARRIVING)
+		step(w);
+	assert_int_equal(w->arena->state, ARENA_WHOLE);
+	assert_int_equal(w->arena->promised_bytes, 0);
+	core_world_stop(w);
+}
+
+static void what_will_never_arrive_is_promised_to_nobody(void **state)
+{
+	struct core_world_wish based = wish;
+	struct core_world *w;
+
+	based.base_pages = true;
+	w = restart(*state, &based);
+	step(w);
+	failpoint_arm(FAILPOINT_arena_chunk, 0, 1);
+	step(w);
+	assert_int_equal(w->arena->state, ARENA_PARTIAL);
+	assert_int_equal(w->arena->promised_bytes, 0);
+	core_world_stop(w);
+}
+
+/* Of a pool that is to have what there is: KV-RAM is to have some of it. */
+static void a_pool_of_no_size_leaves_room_for_it(void **state)
+{
+	static const uint64_t pool_bytes = 96ull << 20;
+	static const struct staging staging = {.bytes = 8ull << 20};
+	struct core_world_wish based = wish;
+	struct core_world *w;
+
+	based.base_pages = true;
+	based.pool = "\"headroom_bytes\": 0, \"max_sequence_length\": 176,"
+		     " \"max_prefix_cache_pages\": 12, \"ram_floor_tokens\": 0";
+	w = restart(*state, &based);
+	w->core.available_bytes = FRAMES * FRAME_BYTES + pool_bytes;
+	core_client_start(&w->clients[0], true);
+	assert_int_equal(w->core.pool[0]->plan.budget_bytes, pool_bytes);
+	core_world_stop(w);
+
+	/* Huge pages that are set aside are no part of that memory; staging is. */
+	memset(w, 0, sizeof(*w));
+	core_world_start(w, &based);
+	w->arena->set_aside = true;
+	w->core.staging = &staging;
+	w->core.available_bytes = pool_bytes + staging.bytes;
+	core_client_start(&w->clients[0], true);
+	assert_int_equal(w->core.pool[0]->plan.budget_bytes, pool_bytes);
+	core_world_stop(w);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -173,6 +252,9 @@ int main(void)
 	    TEST(what_will_never_arrive_is_a_warning),
 	    TEST(prompts_are_served_from_what_has_arrived),
 	    TEST(whoever_attaches_waits_for_a_chunk_and_not_for_all),
+	    TEST(a_pool_leaves_what_has_not_arrived),
+	    TEST(what_will_never_arrive_is_promised_to_nobody),
+	    TEST(a_pool_of_no_size_leaves_room_for_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

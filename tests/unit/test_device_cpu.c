@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/testing.h"
 #include "shm/guard.h"
 #include "tests/unit/device_world.h"
 
@@ -46,6 +47,66 @@ static void memory_that_cannot_be_is_refused_with_a_reason(void **state)
 	assert_int_equal(run(w, &j), -ENOMEM);
 	assert_null(w->memory.segment.memory);
 	assert_ptr_equal(strstr(w->memory.huge_note, "no memory: "), w->memory.huge_note);
+}
+
+static int make_without_huge_pages(struct world *w, uint64_t promised_bytes, uint64_t index_bytes)
+{
+	struct device_job j = {
+	    .op = DEVICE_MAKE, .promised_bytes = promised_bytes, .index_bytes = index_bytes};
+	int r;
+
+	compute_small(w);
+	w->memory.pages = 16;
+	w->memory.refusal[0] = 0;
+	failpoint_arm(FAILPOINT_pool_huge, 0, 1);
+	r = run(w, &j);
+	w->made = r == 0;
+	return r;
+}
+
+static void memory_that_the_host_has_not_is_refused_in_words(void **state)
+{
+	struct world *w = *state;
+
+	failpoint_arm(FAILPOINT_pool_starved, 0, 1);
+	assert_int_equal(make_without_huge_pages(w, 0, 1000), -ENOMEM);
+	assert_null(w->memory.segment.memory);
+	assert_int_equal(w->memory.segment.fd, -1);
+	/* 16 pages, their index, and what the kernel keeps of them. */
+	assert_string_equal(w->memory.refusal,
+			    "it wants 66877 bytes with its index, MemAvailable of this host is 0: "
+			    "lower pools.pool_bytes, or end what uses the memory");
+	assert_int_equal(make_without_huge_pages(w, 0, 1000), 0);
+	assert_string_equal(w->memory.refusal, "");
+}
+
+static void memory_that_is_promised_to_others_is_refused(void **state)
+{
+	struct world *w = *state;
+
+	assert_int_equal(make_without_huge_pages(w, INT64_MAX, 0), -ENOMEM);
+	assert_null(w->memory.segment.memory);
+	assert_non_null(strstr(w->memory.refusal, " KV-RAM is still to get 9223372036854775807"));
+	assert_int_equal(make_without_huge_pages(w, 0, INT64_MAX), -ENOMEM);
+	assert_null(w->memory.segment.memory);
+	assert_int_equal(make_without_huge_pages(w, 0, 0), 0);
+}
+
+/* The second part of the memory is asked for by itself; without it there is no first one. */
+static void retained_slots_that_the_host_has_no_memory_for_are_refused(void **state)
+{
+	struct world *w = *state;
+
+	w->memory.retained_bytes = 1 << 20;
+	w->memory.retained = SEGMENT_NONE;
+	failpoint_arm(FAILPOINT_pool_starved, 1, 1);
+	assert_int_equal(make_without_huge_pages(w, 0, 0), -ENOMEM);
+	assert_null(w->memory.segment.memory);
+	assert_int_equal(w->memory.segment.fd, -1);
+	assert_null(w->memory.retained.memory);
+	assert_non_null(strstr(w->memory.refusal, " for retained slots and its index, "));
+	assert_non_null(strstr(w->memory.refusal, " lower pools.retained_slots, or "));
+	assert_int_equal(make_without_huge_pages(w, 0, 0), 0);
 }
 
 static void memory_is_given_back_by_free(void **state)
@@ -404,6 +465,9 @@ int main(void)
 	    TEST(memory_is_made_zero_and_says_what_backs_it),
 	    TEST(memory_that_cannot_be_is_refused_with_a_reason),
 	    TEST(memory_is_given_back_by_free),
+	    TEST(memory_that_the_host_has_not_is_refused_in_words),
+	    TEST(memory_that_is_promised_to_others_is_refused),
+	    TEST(retained_slots_that_the_host_has_no_memory_for_are_refused),
 	    TEST(zero_clears_whole_records_and_no_others),
 	    TEST(zero_clears_large_records_too),
 	    TEST(zero_clears_many_small_records_too),
