@@ -6,8 +6,9 @@
  *
  * A whole program of that library is told by its environment, before main:
  * KVHOST_TEST_PROTECTION_OFF=NAME switches one protection off, KVHOST_TEST_FAILPOINT=
- * NAME:SKIP:TIMES arms one point. A name that is none ends the program. Both variables are gone
- * afterwards: the configuration refuses those that it does not know.
+ * NAME:SKIP:TIMES arms one point, or several with commas between. A name that is none ends the
+ * program. Both variables are gone afterwards: the configuration refuses those that it does not
+ * know.
  */
 
 #include "daemon/base/testing.h"
@@ -125,7 +126,7 @@ static __attribute__((constructor)) void take_environment(void)
 
 	if (off)
 		take_protection(off);
-	if (fail)
+	for (; fail; fail = strchr(fail, ',') ? strchr(fail, ',') + 1 : NULL)
 		take_failpoint(fail);
 	unsetenv("KVHOST_TEST_PROTECTION_OFF");
 	unsetenv("KVHOST_TEST_FAILPOINT");

@@ -261,6 +261,7 @@ void daemon_make(struct daemon *d, const char *json)
 	*d = (struct daemon){.program = d->program,
 			     .environment = d->environment,
 			     .lock_bytes = d->lock_bytes,
+			     .group = d->group,
 			     .pidfd = -1};
 	(void)snprintf(d->folder, sizeof(d->folder), "/tmp/kvhost-e2e-XXXXXX");
 	assert_non_null(mkdtemp(d->folder));
@@ -297,6 +298,16 @@ bool daemon_can_limit_locks(void)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+static bool join_group(const char *processes)
+{
+	int fd = open(processes, O_WRONLY | O_CLOEXEC);
+	bool joined = fd >= 0 && write(fd, "0\n", 2) == 2;
+
+	if (fd >= 0)
+		close(fd);
+	return joined;
+}
+
 static _Noreturn void become_daemon(const struct daemon *d)
 {
 	char program[512], state[96], config[96], log[96];
@@ -309,6 +320,8 @@ static _Noreturn void become_daemon(const struct daemon *d)
 	clean_environment();
 	if (d->lock_bytes && !limit_locks(d->lock_bytes))
 		_exit(98);
+	if (d->group && !join_group(d->group))
+		_exit(97);
 	if (!d->has_ram)
 		setenv("KVHOST_KV_RAM_BYTES", "0", 1);
 	if (!d->has_staging)

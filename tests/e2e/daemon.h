@@ -37,6 +37,7 @@ struct daemon {
 	const char *program;     /* in the build folder; NULL: kvhostd */
 	const char *environment; /* one NAME=VALUE for it; NULL: none */
 	uint64_t lock_bytes;     /* RLIMIT_MEMLOCK, and no right to exceed it; 0: as it is */
+	const char *group;       /* cgroup.procs of the control group that it runs in; NULL: ours */
 	bool has_ram;            /* its configuration says how much KV-RAM; else it has none */
 	bool has_staging;        /* the same */
 	pid_t pid;               /* 0: not running */
