@@ -482,8 +482,10 @@ static void run(struct kvhost *k)
 
 static void stop(struct kvhost *k)
 {
-	if (k->has_core)
+	if (k->has_core) {
 		core_forget_quarantines(&k->core);
+		core_forget_making(&k->core);
+	}
 	memory_stop(&k->memory);
 	worker_free(&k->copies);
 	worker_free(&k->work);

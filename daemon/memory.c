@@ -6,21 +6,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "daemon/tier/arena_memory.h"
 #include "daemon/tier/nodes.h"
 #include "daemon/tier/ram.h"
 
 /* ---- how much ---- */
-
-static uint32_t threads(void)
-{
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-
-	if (cores < 2)
-		return 1;
-	return cores > ARENA_THREADS_MAX ? ARENA_THREADS_MAX : (uint32_t)cores;
-}
 
 static struct arena_wish ram_wish(const struct config *c, int numa_node)
 {
@@ -34,7 +25,7 @@ static struct arena_wish ram_wish(const struct config *c, int numa_node)
 				   .numa_node = numa_node,
 				   .page_bytes = c->kv_ram_page_bytes,
 				   .known_bytes = RAM_KNOWN_BYTES,
-				   .threads = threads()};
+				   .threads = arena_memory_threads()};
 }
 
 static struct staging_wish staging_wish(const struct config *c, int numa_node)
@@ -43,7 +34,7 @@ static struct staging_wish staging_wish(const struct config *c, int numa_node)
 				     .require_huge = c->core.require_hugepages,
 				     .lock = c->kv_ram_lock,
 				     .numa_node = numa_node,
-				     .threads = threads()};
+				     .threads = arena_memory_threads()};
 }
 
 static bool is_set(const struct config *c, int option)

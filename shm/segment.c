@@ -158,11 +158,6 @@ static int populate(void *memory, size_t bytes)
 	return 0;
 }
 
-static int place(const struct segment_wish *wish, const struct segment *s)
-{
-	return wish->place ? wish->place(wish->context, s->memory, s->bytes) : 0;
-}
-
 static int make_hugetlb(const struct segment_wish *wish, struct segment *out)
 {
 	struct segment s = SEGMENT_NONE;
@@ -184,9 +179,6 @@ static int make_hugetlb(const struct segment_wish *wish, struct segment *out)
 		s.memory = NULL;
 		goto fail;
 	}
-	r = place(wish, &s);
-	if (r)
-		goto fail;
 	/* Real pages now: a reservation would be taken back from us as SIGBUS by a peer's hole.
 	 * What a failed call got stays taken until the close. */
 	if (fallocate(s.fd, 0, 0, (off_t)s.bytes) < 0) {
@@ -225,9 +217,7 @@ static int make_plain(const struct segment_wish *wish, size_t page, bool fill, s
 		segment_free(&s);
 		return r;
 	}
-	r = place(wish, &s);
-	if (!r && fill)
-		r = populate(s.memory, s.bytes);
+	r = fill ? populate(s.memory, s.bytes) : 0;
 	if (r) {
 		segment_free(&s);
 		return r;
@@ -236,13 +226,6 @@ static int make_plain(const struct segment_wish *wish, size_t page, bool fill, s
 	s.backing = SEGMENT_SMALL;
 	*out = s;
 	return 0;
-}
-
-/* Where a huge page is touched first: it will lie where that base page does, and where base pages
- * are interleaved over nodes the first ones of all huge pages may be of the same node. */
-static size_t first_touch(size_t huge_page)
-{
-	return huge_page % 64 * segment_base_page_bytes();
 }
 
 static int make_collapsed(const struct segment_wish *wish, struct segment *out)
@@ -259,7 +242,7 @@ static int make_collapsed(const struct segment_wish *wish, struct segment *out)
 	if (r)
 		return r;
 	for (size_t at = 0; !r && at < s.bytes; at += page)
-		r = populate((char *)s.memory + at + first_touch(at / page), base);
+		r = populate((char *)s.memory + at, base);
 	if (r) {
 		segment_free(&s);
 		return r;
@@ -278,34 +261,13 @@ static int make_collapsed(const struct segment_wish *wish, struct segment *out)
 	return r;
 }
 
-static int ask(const struct segment_wish *wish, size_t page)
-{
-	size_t bytes;
-	int r = page ? round_up(wish->bytes, page, &bytes) : 0;
-
-	return r || !page || !wish->ask ? r : wish->ask(wish->context, bytes, page);
-}
-
 static int make_best(const struct segment_wish *wish, struct segment *out)
 {
-	size_t base = segment_base_page_bytes();
-	int r;
-
 	if (wish->bytes == 0)
 		return -EINVAL;
-	if (wish->huge || wish->require_huge) {
-		if (make_hugetlb(wish, out) == 0)
-			return 0;
-		r = ask(wish, segment_collapsed_page_bytes());
-		if (r)
-			return r;
-		if (make_collapsed(wish, out) == 0)
-			return 0;
-		if (wish->require_huge)
-			return -ENOMEM;
-	}
-	r = ask(wish, base);
-	return r ? r : make_plain(wish, base, wish->populate, out);
+	if (wish->huge && (make_hugetlb(wish, out) == 0 || make_collapsed(wish, out) == 0))
+		return 0;
+	return make_plain(wish, segment_base_page_bytes(), wish->populate, out);
 }
 
 int segment_make(const struct segment_wish *wish, struct segment *out)

@@ -30,18 +30,10 @@ struct segment {
 };
 
 struct segment_wish {
-	size_t bytes;      /* rounded up to the page size of what it gets */
-	const char *name;  /* shown in /proc/PID/maps */
-	bool huge;         /* try hugetlb, then collapsed, then small */
-	bool require_huge; /* fail with -ENOMEM rather than take small pages */
-	bool populate;     /* all memory is there on return */
-	/* Called when it is mapped, before there is any memory: says where that comes from. An
-	 * error of it ends the making. NULL: nobody cares. */
-	int (*place)(void *context, void *memory, size_t bytes);
-	/* Called before memory is taken that is none of the huge-page pool, with the size of the
-	 * pages that it is to be of. An error of it ends the making. NULL: nobody cares. */
-	int (*ask)(void *context, size_t bytes, size_t page_bytes);
-	void *context;
+	size_t bytes;       /* rounded up to the page size of what it gets */
+	const char *name;   /* shown in /proc/PID/maps */
+	bool huge;          /* try hugetlb, then collapsed, then small */
+	bool populate;      /* all memory is there on return */
 	bool keep_in_forks; /* else a forked child has no such mapping */
 };
 

@@ -213,6 +213,8 @@ void core_drain(struct core *c);
 bool core_is_idle(const struct core *c);
 /* The pages go with the daemon: nobody waits for processes any more. */
 void core_forget_quarantines(struct core *c);
+/* Nobody waits for pools that are being made: no more of their memory is fetched. */
+void core_forget_making(struct core *c);
 
 /* ---- front/pools.c ---- */
 

@@ -213,8 +213,7 @@ static void made(struct job *job)
 	p->floor = (struct floor){0};
 	must(pool_index_bytes(&limits) == p->plan.index_bytes);
 	if (!result && pool_init(&p->pool, &limits, &p->core->keys, p->stamp)) {
-		segment_free(&p->memory.segment);
-		segment_free(&p->memory.retained);
+		device_memory_free(&p->memory);
 		result = -ENOMEM;
 	}
 	if (result) {

@@ -39,6 +39,12 @@ int core_pools_init(struct core *c)
 	return 0;
 }
 
+void core_forget_making(struct core *c)
+{
+	for (uint32_t i = 0; i < c->n_pools; i++)
+		c->pool[i]->making.job.cancelled = true;
+}
+
 void core_pools_deinit(struct core *c)
 {
 	for (uint32_t i = 0; i < c->n_pools; i++) {
@@ -49,8 +55,7 @@ void core_pools_deinit(struct core *c)
 			below_abandon(p);
 			pool_deinit(&p->pool);
 		}
-		segment_free(&p->memory.segment);
-		segment_free(&p->memory.retained);
+		device_memory_free(&p->memory);
 		core_pool_undescribe(p);
 		free(p);
 	}

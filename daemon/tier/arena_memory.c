@@ -148,6 +148,15 @@ struct segment arena_memory_backing(const struct arena_memory *m)
 
 /* ---- parts ---- */
 
+uint32_t arena_memory_threads(void)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (cores < 2)
+		return 1;
+	return cores > ARENA_THREADS_MAX ? ARENA_THREADS_MAX : (uint32_t)cores;
+}
+
 static int populate_range(struct arena_memory *m, uint64_t from, uint64_t bytes)
 {
 	if (failpoint(arena_chunk))

@@ -50,6 +50,9 @@ static inline bool arena_memory_fits(uint64_t page_bytes, uint64_t part_bytes, u
 int arena_memory_make(const struct arena_memory_wish *wish, struct arena_memory *out);
 void arena_memory_free(struct arena_memory *m); /* ARENA_MEMORY_NONE is fine */
 
+/* That populate a part best on this host: 1 .. ARENA_THREADS_MAX. */
+uint32_t arena_memory_threads(void);
+
 /* Memory for a part, fetched by so many threads, if they can be had. 0 or -errno; -ECANCELED once
  * *cancelled. After an error some of it may be there: arena_memory_discard. */
 int arena_memory_populate(struct arena_memory *m, uint64_t from, uint64_t bytes, uint32_t threads,

@@ -64,9 +64,10 @@ struct device_memory {                   /* a pool's part on this device; made b
 	uint64_t slot_bytes;     /* behind the pages: slots of live states */
 	uint64_t retained_bytes; /* slots of retained states, in memory of their own */
 	struct segment retained;
-	struct segment segment; /* CPU backend: page i at memory + i * page_stride */
-	int numa_node;          /* set at MAKE, by the device */
-	char *arena;            /* of KV-RAM, borrowed; NULL: none */
+	struct segment segment;         /* CPU backend: page i at memory + i * page_stride */
+	struct device_backing *backing; /* CPU backend: of both; NULL: none was made by it */
+	int numa_node;                  /* set at MAKE, by the device */
+	char *arena;                    /* of KV-RAM, borrowed; NULL: none */
 	uint64_t arena_bytes;
 	/* Why MAKE did not take the memory: the host or a control group has no room for it. "" if
 	 * it was not that. */
@@ -92,6 +93,9 @@ struct device_job {
 	/* MAKE, where no huge pages are set aside for it: what the host must have beside the memory
 	 * that is made: for what is known of the pool's pages, and what KV-RAM is still to get. */
 	uint64_t index_bytes, promised_bytes;
+	/* MAKE, of the device: the submitter's done, and who runs the steps. */
+	void (*made)(struct job *job);
+	struct executor *steps;
 	const uint32_t *pages;            /* ZERO, WRITE, READ: page records, in slot order */
 	const struct device_copy *copies; /* COPY */
 	uint32_t n;                       /* of pages or copies; they stay valid until done */
@@ -108,13 +112,19 @@ struct device_job {
 
 struct device {
 	void (*submit)(struct device *d, struct device_job *job);
-	void (*free)(struct device *d);  /* all jobs done before */
-	const char *name;                /* "cpu" */
-	struct executor *copies;         /* runs all but MAKE and FREE; reaped by the core */
-	struct executor *work;           /* runs MAKE and FREE; reaped by the core */
+	void (*free)(struct device *d); /* all jobs done before */
+	const char *name;               /* "cpu" */
+	struct executor *copies;        /* runs all but MAKE and FREE; reaped by the core */
+	/* Runs FREE, and MAKE in steps: other jobs are behind one step at most. Reaped by the core.
+	 */
+	struct executor *work;
 	int numa_node;                   /* of memory that is made; or NODES_* */
 	uint64_t dispatches[DEVICE_OPS]; /* jobs submitted, by operation; the core's */
 };
+
+/* What MAKE has made; as FREE, but at once, on the caller's thread: where there is no device any
+ * more. Nothing was made: fine. */
+void device_memory_free(struct device_memory *m);
 
 /* The CPU backend. The executors are borrowed and outlive it. 0 or -errno. */
 int device_cpu_new(struct executor *copies, struct executor *work, struct device **out);

@@ -10,17 +10,14 @@
 #include "daemon/tier/device.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/panic.h"
-#include "daemon/base/testing.h"
-#include "daemon/tier/arena_limits.h"
 #include "daemon/tier/copyorder.h"
+#include "daemon/tier/device_memory.h"
 #include "daemon/tier/device_move.h"
-#include "daemon/tier/hugenote.h"
 #include "daemon/tier/nodes.h"
 #include "kernels/format.h"
 #include "shm/guard.h"
@@ -31,7 +28,6 @@
 
 #define BUFFER_BYTES      16384
 #define CYCLE_PIECE_BYTES 65536
-#define KERNEL_PART       192 /* bytes of base pages to one that the kernel keeps of them */
 #define STREAM_ZEROS_MIN  (256 * 1024) /* fewer bytes stay in the cache: they are used soon */
 
 /* The largest row, 4 bytes for each element, fits. */
@@ -41,85 +37,6 @@ static char *page_record(const struct device_memory *m, uint32_t page)
 {
 	must(page < m->pages);
 	return (char *)m->segment.memory + page * m->geometry->page_stride;
-}
-
-/* MAKE and FREE */
-
-struct making { /* one of the two parts */
-	const struct device_job *job;
-	struct arena_use use; /* for the sentence */
-	const char *with;
-};
-
-static int place_memory(void *context, void *memory, size_t bytes)
-{
-	const struct making *making = context;
-	uint32_t nodes;
-	int refused;
-
-	return nodes_place(memory, bytes, making->job->memory->numa_node, &nodes, &refused);
-}
-
-/* Base pages that are not there are not refused: somebody is killed for them. */
-static int ask_memory(void *context, size_t bytes, size_t page_bytes)
-{
-	const struct making *making = context;
-	const struct device_job *j = making->job;
-	struct arena_limits limits;
-	struct memory_claim claim = {
-	    .bytes = bytes + j->index_bytes,
-	    .with = making->with,
-	    .promised_bytes = j->promised_bytes,
-	};
-
-	if (page_bytes == segment_base_page_bytes())
-		claim.bytes += bytes / KERNEL_PART;
-	arena_limits_read("", making->use, &limits);
-	if (failpoint(pool_starved))
-		limits.memory_bytes = 0;
-	return arena_limits_claim(&limits, &claim, j->memory->refusal, sizeof(j->memory->refusal));
-}
-
-static int make_memory(struct device_job *j)
-{
-	struct device_memory *m = j->memory;
-	struct making making = {j, ARENA_FOR_POOL, " with its index"};
-	struct segment_wish wish = {
-	    .name = "kvhost-pool",
-	    .huge = !failpoint(pool_huge),
-	    .require_huge = j->require_huge,
-	    .populate = true,
-	    .place = place_memory,
-	    .ask = ask_memory,
-	    .context = &making,
-	};
-	struct huge_pages host;
-	uint64_t bytes;
-	int r;
-
-	must(m->geometry && m->geometry->page_stride > 0);
-	must(m->pages > 0);
-	must(!m->segment.memory);
-
-	if (__builtin_mul_overflow(m->pages, m->geometry->page_stride, &bytes) ||
-	    __builtin_add_overflow(bytes, m->slot_bytes, &bytes) || bytes > INT64_MAX / 2) {
-		snprintf(m->huge_note, sizeof(m->huge_note), "no memory: more than there can be");
-		return -ENOMEM;
-	}
-	wish.bytes = bytes;
-	r = segment_make(&wish, &m->segment);
-	host = hugenote_read();
-	hugenote_write(m->huge_note, sizeof(m->huge_note), r ? NULL : &m->segment, bytes, &host);
-	if (r || m->retained_bytes == 0)
-		return r;
-	making.use = ARENA_FOR_RETAINED;
-	making.with = " for retained slots and its index";
-	wish.name = "kvhost-retained";
-	wish.bytes = m->retained_bytes;
-	r = segment_make(&wish, &m->retained);
-	if (r)
-		segment_free(&m->segment);
-	return r;
 }
 
 /* ZERO */
@@ -428,13 +345,9 @@ static int run_operation(struct device_job *j)
 {
 	switch (j->op) {
 	case DEVICE_MAKE:
-		return make_memory(j);
+		return device_memory_make(j);
 	case DEVICE_FREE:
-		segment_free(&j->memory->segment);
-		if (j->memory->retained_bytes)
-			segment_free(&j->memory->retained);
-		j->memory->segment = SEGMENT_NONE;
-		j->memory->retained = SEGMENT_NONE;
+		device_memory_free(j->memory);
 		return 0;
 	case DEVICE_ZERO:
 		return zero_pages(j);
@@ -483,10 +396,13 @@ static void device_cpu_submit(struct device *d, struct device_job *job)
 	if (op_is_copying(job->op)) {
 		must(job->memory->segment.memory);
 		d->copies->submit(d->copies, &job->job);
-	} else {
-		job->memory->numa_node = d->numa_node;
-		d->work->submit(d->work, &job->job);
+		return;
 	}
+	job->memory->numa_node = d->numa_node;
+	if (job->op == DEVICE_MAKE)
+		device_memory_submit(d->work, job);
+	else
+		d->work->submit(d->work, &job->job);
 }
 
 static void device_cpu_free(struct device *d)

@@ -122,53 +122,6 @@ static void a_node_that_is_not_there_is_an_error(void **state)
 	assert_int_equal(n, 0);
 }
 
-/* ---- memory files ---- */
-
-static int place_first(void *context, void *memory, size_t bytes)
-{
-	uint32_t n;
-	int refused;
-
-	*(unsigned *)context += 1;
-	return nodes_place(memory, bytes, first_node(), &n, &refused);
-}
-
-static int refuse(void *context, void *memory, size_t bytes)
-{
-	(void)memory;
-	(void)bytes;
-	*(unsigned *)context += 1;
-	return -EPERM;
-}
-
-static void a_segment_is_placed_before_it_has_memory(void **state)
-{
-	(void)state;
-	skip_without_nodes();
-	for (int huge = 0; huge < 2; huge++) {
-		unsigned calls = 0;
-		struct segment_wish wish = {.bytes = 4 * MIB,
-					    .huge = huge,
-					    .populate = true,
-					    .place = place_first,
-					    .context = &calls};
-		struct segment s = SEGMENT_NONE;
-
-		assert_int_equal(segment_make(&wish, &s), 0);
-		assert_true(calls > 0);
-		print_message("nodes: %s pages\n", segment_backing_name(s.backing));
-		for (size_t at = 0; at < s.bytes; at += MIB)
-			expect_bound((char *)s.memory + at, first_node());
-		segment_free(&s);
-
-		calls = 0;
-		wish.place = refuse;
-		assert_int_equal(segment_make(&wish, &s), -EPERM);
-		assert_true(calls > 0);
-		assert_null(s.memory);
-	}
-}
-
 /* ---- pools ---- */
 
 static void a_pool_lies_where_its_device_says(void **state)
@@ -215,7 +168,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(memory_is_bound_to_a_node_or_interleaved_over_all_or_anywhere),
 	    cmocka_unit_test(a_node_that_is_not_there_is_an_error),
-	    cmocka_unit_test(a_segment_is_placed_before_it_has_memory),
 	    TEST(a_pool_lies_where_its_device_says),
 	    TEST(a_pool_for_a_node_that_is_not_there_is_not_made),
 	};

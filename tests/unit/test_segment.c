@@ -112,27 +112,6 @@ static void a_huge_segment_is_the_best_that_the_host_has(void **state)
 	segment_free(&s);
 }
 
-static void required_huge_pages_are_huge_or_an_error(void **state)
-{
-	struct segment_wish wish = {.bytes = 1, .require_huge = true, .name = "test"};
-	struct segment s = SEGMENT_NONE;
-	int r = segment_make(&wish, &s);
-
-	(void)state;
-	if (r) {
-		assert_int_equal(r, -ENOMEM);
-		assert_null(s.memory);
-	} else {
-		assert_int_not_equal(s.backing, SEGMENT_SMALL);
-		assert_true(s.page_bytes > segment_base_page_bytes());
-	}
-	segment_free(&s);
-
-	/* More than any host has. */
-	wish.bytes = (size_t)1 << 50;
-	assert_int_equal(segment_make(&wish, &s), -ENOMEM);
-}
-
 static void impossible_sizes_are_refused_and_leave_nothing_open(void **state)
 {
 	struct segment s = SEGMENT_NONE;
@@ -239,58 +218,6 @@ static void a_forked_child_has_the_mapping_only_if_wished(void **state)
 	segment_free(&without);
 }
 
-struct asked {
-	unsigned times, refused_time; /* 0: never */
-	size_t bytes, page_bytes;     /* the last time */
-};
-
-static int note_asked(void *context, size_t bytes, size_t page_bytes)
-{
-	struct asked *a = context;
-
-	a->bytes = bytes;
-	a->page_bytes = page_bytes;
-	return ++a->times == a->refused_time ? -ENOTUNIQ : 0;
-}
-
-static void memory_that_is_not_set_aside_is_asked_for(void **state)
-{
-	size_t base = segment_base_page_bytes(), made_of = segment_collapsed_page_bytes();
-	struct asked asked = {0};
-	struct segment_wish wish = {
-	    .bytes = base + 1, .populate = true, .ask = note_asked, .context = &asked};
-	struct segment s = made(wish);
-
-	(void)state;
-	segment_free(&s);
-	assert_int_equal(asked.times, 1);
-	assert_int_equal(asked.bytes, 2 * base);
-	assert_int_equal(asked.page_bytes, base);
-	asked = (struct asked){.refused_time = 1};
-	assert_int_equal(segment_make(&wish, &s), -ENOTUNIQ);
-	assert_int_equal(s.fd, -1);
-	assert_int_equal(asked.times, 1);
-
-	/* Not for huge pages that are set aside; but for those that are made, and for the rest. */
-	wish.huge = true;
-	asked = (struct asked){0};
-	s = made(wish);
-	assert_int_equal(asked.times == 0, s.backing == SEGMENT_HUGETLB);
-	if (asked.times)
-		assert_int_equal(asked.page_bytes, s.page_bytes);
-	segment_free(&s);
-
-	/* More than any host has set aside: refused before anything else is tried. */
-	wish.bytes = (size_t)1 << 60;
-	asked = (struct asked){.refused_time = 1};
-	assert_int_equal(segment_make(&wish, &s), -ENOTUNIQ);
-	assert_int_equal(asked.times, 1);
-	assert_int_equal(asked.page_bytes, made_of ? made_of : base);
-	wish.require_huge = true;
-	asked = (struct asked){.refused_time = 1};
-	assert_int_equal(segment_make(&wish, &s), made_of ? -ENOTUNIQ : -ENOMEM);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -299,11 +226,9 @@ int main(void)
 	    cmocka_unit_test(a_hole_that_a_client_punches_reads_as_zeros),
 	    cmocka_unit_test(a_populated_segment_has_all_its_memory),
 	    cmocka_unit_test(a_huge_segment_is_the_best_that_the_host_has),
-	    cmocka_unit_test(required_huge_pages_are_huge_or_an_error),
 	    cmocka_unit_test(impossible_sizes_are_refused_and_leave_nothing_open),
 	    cmocka_unit_test(both_sides_see_one_memory),
 	    cmocka_unit_test(a_descriptor_that_is_no_sealed_memory_is_refused),
-	    cmocka_unit_test(memory_that_is_not_set_aside_is_asked_for),
 	    cmocka_unit_test(a_forked_child_has_the_mapping_only_if_wished),
 	};
 
