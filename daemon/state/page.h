@@ -41,7 +41,7 @@ struct page {
 		struct {                       /* of a private one */
 			uint32_t lent : 12;    /* references of steps that go on in a copy */
 			uint32_t keep : 7;     /* rows that these may come back to */
-			uint32_t holders : 13; /* park_room's */
+			uint32_t holders : 13; /* park_room's, park_discard's */
 		};
 	};
 	uint32_t references; /* tables that hold a private page */

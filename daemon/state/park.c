@@ -351,9 +351,23 @@ static void enter_rank(struct seq *s)
 		seq_set_rank(s, s->rank);
 }
 
-bool park_has_own(const struct seq *s)
+struct park_thing park_thing_at(const struct seq *s, uint32_t entry)
 {
-	return s->away > 0 || (s->n_pages > 0 && is_to_be_had(s, false));
+	const struct seq_parked *k = s->parked ? &s->parked[entry] : NULL;
+	const struct park_thing nothing = {PARK_NOTHING, PAGE_NONE};
+	uint32_t page;
+
+	if (entry < park_here(s)) {
+		page = s->table[entry];
+		return s->pool->pages.page[page].state == PAGE_PRIVATE
+			   ? (struct park_thing){PARK_PAGE, page}
+			   : nothing;
+	}
+	if (k->state == PARKED_NODE)
+		return k->node == NODE_NONE ? nothing : (struct park_thing){PARK_NODE, k->node};
+	/* What could not be copied down others may have, too. */
+	return k->state == PARKED_HERE ? (struct park_thing){PARK_PAGE, k->page}
+				       : (struct park_thing){PARK_OWN, PAGE_NONE};
 }
 
 void park_discard(struct seq *s)

@@ -22,7 +22,8 @@
  * Owner: the core thread; no I/O. Giving up a page that a sequence has for itself, and getting one
  * back, are O(1); one whose copy has failed is looked for among all that are away. For pages that
  * several share all that rank below are looked at, and where windows have cut fronts off perhaps
- * their pages; to discard one, all sequences of the pool.
+ * their pages; to discard some, all sequences of the pool, as often as some of them have pages
+ * among them alone.
  */
 
 #include "daemon/state/seq.h"
@@ -36,9 +37,16 @@
 int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank);
 
 /* The same for somebody who cannot go on without: of a pool with overcommit, if there is no room
- * anywhere, the lowest sequence is discarded of those that rank below, have pages to give and are
- * not at work. It is lost then. */
+ * anywhere, some are discarded of those that rank below and are not at work: one that has pages for
+ * itself, or all that share one, whichever has the lowest highest rank. They are lost then. If no
+ * page went with any of them, nobody is discarded. */
 int park_insist(struct pool *p, uint32_t n, struct pool_rank rank);
+
+#ifdef KVHOST_TESTING
+/* Called before somebody is discarded for one of this rank: the highest of them. NULL: nobody
+ * watches. */
+extern void (*park_discard_hook)(const struct seq *s, struct pool_rank rank);
+#endif
 
 /* Those below that have this private page as well let go of it: one more may be its only holder. */
 void park_unshare(struct pool *p, uint32_t page, struct pool_rank rank);

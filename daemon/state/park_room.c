@@ -7,18 +7,10 @@
  * need a copy of its own, so it goes only if all that have it let go of it together, or if
  * somebody has pages of his own before it.
  */
-#include "daemon/base/testing.h"
 #include "daemon/state/park_internal.h"
 
-#define PARK_TURN 256   /* pages of a turn that are let go of without a copy */
-#define LET_GO    8191u /* in place of the count of a page's holders */
-
-static bool ranks_below(const struct seq *s, struct pool_rank rank)
-{
-	if (s->rank.interactive != rank.interactive)
-		return rank.interactive;
-	return s->rank.serial > rank.serial;
-}
+#define PARK_TURN 256                     /* pages of a turn that are let go of without a copy */
+#define LET_GO    (PARK_HOLDERS_MOST + 1) /* in place of the count of a page's holders */
 
 /* There are, or will be, so many. */
 static bool is_enough(const struct pool *p, uint32_t n)
@@ -48,18 +40,12 @@ static struct seq *next_below(struct below *b)
 			struct seq *s = list_entry(b->at, struct seq, in_rank);
 
 			b->at = b->at->previous;
-			if (ranks_below(s, b->rank))
+			if (park_ranks_below(s, b->rank))
 				return s;
 		}
 		b->at = b->pool->ranked[1].previous;
 	}
 	return NULL;
-}
-
-/* Do its live sequences move? */
-static bool moves(const struct pool *p)
-{
-	return p->below && p->limits.live_in_ram;
 }
 
 /* Everything that those below have for themselves. */
@@ -73,7 +59,7 @@ static void part_below(struct pool *p, uint32_t n, struct pool_rank rank, uint32
 			if (s->lost) {
 				park_part_lost(s);
 				--*budget;
-			} else if (!moves(p) || park_part(s, false)) {
+			} else if (!park_moves(p) || park_part(s, false)) {
 				break;
 			}
 		}
@@ -102,7 +88,7 @@ static void count_holders(struct pool *p, struct pool_rank rank)
 			page = park_may_part(s) && !s->lost ? shared_end(s) : NULL;
 			if (page)
 				page->holders =
-				    add ? page->holders + (page->holders < LET_GO - 1) : 0;
+				    add ? page->holders + (page->holders < PARK_HOLDERS_MOST) : 0;
 		}
 	}
 }
@@ -158,7 +144,7 @@ void park_unshare(struct pool *p, uint32_t page, struct pool_rank rank)
 	struct below b = those_below(p, rank);
 	struct seq *s;
 
-	if (!moves(p))
+	if (!park_moves(p))
 		return;
 	while ((s = next_below(&b))) {
 		if (!park_may_part(s) || s->lost || shared_end(s) != &p->pages.page[page])
@@ -184,58 +170,7 @@ int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank)
 			return 0;
 		if (budget == 0)
 			return POOL_MORE;
-		some = moves(p) && unshare_below(p, n, rank, &budget);
+		some = park_moves(p) && unshare_below(p, n, rank, &budget);
 	}
 	return POOL_WAIT;
-}
-
-/* ---- overcommit ---- */
-
-/* When what moves has moved there may be room. */
-static bool is_full(const struct pool *p)
-{
-	if (p->leaving + p->arriving + p->parting + p->pages.count[PAGE_DRAINING])
-		return false;
-	/* One copy after another has failed: there is no below. */
-	return p->pauses || !moves(p) || p->below->is_full(p->below->context);
-}
-
-/* One that has all it has, and is not in the order, is being made: nobody could be told. */
-static bool can_be_discarded(const struct seq *s)
-{
-	const struct pool *p = s->pool;
-	bool is_made = s->away > 0 || !list_is_empty(&s->in_rank);
-
-	return s->admitted && is_made && !s->lost && !s->busy && s->step.state == STEP_NONE &&
-	       s->leaving == NODE_NONE && !(p->hybrid && lane_is_busy(&p->images, s->lane)) &&
-	       park_has_own(s);
-}
-
-static struct seq *lowest_below(const struct pool *p, struct pool_rank rank)
-{
-	struct seq *lowest = NULL;
-
-	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
-	{
-		struct seq *s = list_entry(link, struct seq, in_pool);
-
-		if (ranks_below(s, lowest ? lowest->rank : rank) && can_be_discarded(s))
-			lowest = s;
-	}
-	return lowest;
-}
-
-int park_insist(struct pool *p, uint32_t n, struct pool_rank rank)
-{
-	int r = park_make_room(p, n, rank);
-	struct seq *lowest;
-
-	if (r != POOL_WAIT || (!p->limits.overcommit && protection(overcommit_is_asked_for)) ||
-	    !is_full(p))
-		return r;
-	lowest = lowest_below(p, rank);
-	if (!lowest)
-		return POOL_WAIT;
-	park_discard(lowest);
-	return POOL_MORE;
 }

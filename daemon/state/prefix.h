@@ -7,8 +7,7 @@
  *
  * A node is what a page *is*: namespace, parent, tokens, images. A copy is where its bytes are,
  * at most one a tier. A node lives while it has a copy in any tier, a child, or a user. The key
- * finds a node; parent, tokens and images decide: nodes with equal keys coexist, each unequal
- * comparison is counted.
+ * finds a node; parent, tokens and images decide: unequal nodes with equal keys coexist, counted.
  *
  * Users: who needs a node's copies to stay. A sequence (or a walk in progress) is a user of its
  * deepest node only; a node with users counts as one user of its parent. So all ancestors of what
@@ -87,6 +86,7 @@ struct node {
 	uint32_t parked;             /* live sequences that need its bytes, in whatever tier */
 	uint16_t ram_pins;           /* copies from its place in KV-RAM in flight */
 	uint8_t moves;               /* enum node_move, a bit each */
+	uint32_t holders;            /* park_discard's */
 } __attribute__((aligned(128)));
 
 struct prefix_images {

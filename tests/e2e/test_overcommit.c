@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_overcommit: a pool that admits more than there is room for (pools.overcommit). Where a step
- * finds no page anywhere, the sequence that ranks lowest is discarded: its client is told why, can
- * close it and compute it again; all it had is given back, and the others go on bit-exact.
+ * finds no page anywhere, the sequence that ranks lowest is discarded, with those that share all it
+ * has: its client is told why, can close it and compute it again; all it had is given back, and the
+ * others go on bit-exact.
  *
  * One thread that plays two clients.
  */
@@ -92,6 +93,33 @@ static void the_lowest_goes_and_its_client_is_told(void **state)
 	live_expect_nothing_used(&l);
 }
 
+/* Neither has a page that the other has not. */
+static void a_sequence_and_its_fork_go_together(void **state)
+{
+	struct kvhost_sequence *fork;
+	struct kvhost_step step;
+
+	(void)state;
+	live_begin(&low, &l.mine, 1, KVHOST_AGENT);
+	live_go_on(&l, &low, LIVE_SHORT);
+	assert_int_equal(kvhost_fork(low.seq, LIVE_MOST, &fork), 0);
+	live_begin(&first, &l.others, 2, KVHOST_INTERACTIVE);
+	live_go_on(&l, &first, LIVE_MOST);
+	live_expect(&l, "live_sequences_discarded", 0);
+	live_begin(&second, &l.others, 3, KVHOST_INTERACTIVE);
+	live_go_on(&l, &second, LIVE_MOST);
+	live_expect(&l, "live_sequences_discarded", 2);
+	assert_is_discarded(kvhost_step_begin(low.seq, LIVE_MOST, 0, &step));
+	assert_is_discarded(kvhost_step_begin(fork, LIVE_MOST, 0, &step));
+	assert_int_equal(kvhost_close(&fork), 0);
+	live_end(&low);
+	assert_true(live_has(&l, &first, LIVE_MOST));
+	assert_true(live_has(&l, &second, LIVE_MOST));
+	live_end(&first);
+	live_end(&second);
+	live_expect_nothing_used(&l);
+}
+
 /* What there is place for below is not lost. */
 static void what_has_a_place_below_goes_there_first(void **state)
 {
@@ -138,6 +166,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    AT(the_lowest_goes_and_its_client_is_told, setup),
+	    AT(a_sequence_and_its_fork_go_together, setup),
 	    AT(what_has_a_place_below_goes_there_first, setup_ram),
 	    AT(without_it_who_comes_later_waits, setup_off),
 	};

@@ -2,6 +2,8 @@
 /* live: see live.h. */
 #include "tests/sim/live.h"
 
+#include <stddef.h>
+
 #include "daemon/front/sequence.h"
 
 struct seq *live_seq_of(struct sim *w, const struct sim_view *v)
@@ -64,8 +66,9 @@ bool live_is_crowded(const struct pool *p)
 
 static bool nobody_could_give(const struct pool *p, struct pool_rank rank, const struct seq *but)
 {
-	if (p->pauses)
-		return true; /* copies fail, one after another */
+	/* Copies fail, one after another; or nothing moves. */
+	if (p->pauses || !p->limits.live_in_ram)
+		return true;
 	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
 	{
 		const struct seq *s = list_entry(link, struct seq, in_pool);
@@ -74,6 +77,88 @@ static bool nobody_could_give(const struct pool *p, struct pool_rank rank, const
 			return false;
 	}
 	return true;
+}
+
+static bool could_be_discarded(const struct pool *p, const struct seq *s, struct pool_rank rank)
+{
+	return ranks_below(s, rank) && s->admitted && !s->lost && !s->busy &&
+	       s->step.state == STEP_NONE && s->leaving == NODE_NONE &&
+	       (s->away || !list_is_empty(&s->in_rank)) &&
+	       !(p->hybrid && lane_is_busy(&p->images, s->lane));
+}
+
+static bool has_page(const struct seq *s, uint32_t page)
+{
+	for (uint32_t i = 0; i + s->away < s->n_pages; i++) {
+		if (s->table[i] == page)
+			return true;
+	}
+	return false;
+}
+
+/* That could be discarded and have this private page, or use this node. */
+static uint32_t count_below(const struct pool *p, struct pool_rank rank, uint32_t page,
+			    uint32_t node)
+{
+	uint32_t n = 0;
+
+	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
+	{
+		const struct seq *s = list_entry(link, struct seq, in_pool);
+
+		if (could_be_discarded(p, s, rank))
+			n += page != PAGE_NONE ? has_page(s, page)
+					       : s->node == node || s->tail_node == node;
+	}
+	return n;
+}
+
+/* Would the last page of one be had if all went that could be discarded? */
+static bool discards_would_do(const struct pool *p, struct pool_rank rank)
+{
+	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
+	{
+		const struct seq *s = list_entry(link, struct seq, in_pool);
+		const struct page *last;
+		uint32_t at;
+
+		if (!could_be_discarded(p, s, rank) || s->away || s->n_pages == 0)
+			continue;
+		at = s->table[s->n_pages - 1];
+		last = &p->pages.page[at];
+		if (last->state == PAGE_PRIVATE
+			? last->pins == 0 && last->references == count_below(p, rank, at, NODE_NONE)
+			: p->prefix.nodes[last->next].parked == 0 &&
+			      p->prefix.nodes[last->next].users ==
+				  count_below(p, rank, PAGE_NONE, last->next))
+			return true;
+	}
+	return false;
+}
+
+static bool something_is_away(const struct pool *p)
+{
+	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
+	{
+		if (list_entry(link, struct seq, in_pool)->away)
+			return true;
+	}
+	return false;
+}
+
+void live_discarded(const struct seq *s, struct pool_rank rank)
+{
+	const struct pool *p = s->pool;
+	const struct core_pool *c =
+	    (const void *)((const char *)p - offsetof(struct core_pool, pool));
+	struct sim *w = (struct sim *)(void *)((char *)c->core - offsetof(struct sim, core));
+
+	sim_check(w, p->limits.overcommit && could_be_discarded(p, s, rank),
+		  "a sequence is discarded that ranks above, or something is done with it");
+	/* What is before the end of a table may be one's own, too. */
+	sim_check(
+	    w, something_is_away(p) || p->fronts_differ || p->surplus || discards_would_do(p, rank),
+	    "a sequence is discarded, and no page goes");
 }
 
 bool live_may_wait(struct sim *w, const struct sim_view *v)
@@ -102,6 +187,9 @@ void live_check(struct sim *w)
 		return;
 	sim_check(w, nobody_could_give(x, request_rank(r), r->sequence ? r->sequence->seq : NULL),
 		  "%s waits for pages, and one that ranks below it has some",
+		  wire_opcode_name(r->entry.opcode));
+	sim_check(w, !x->limits.overcommit || !discards_would_do(x, request_rank(r)),
+		  "%s waits for pages, and those that rank below it have some among them",
 		  wire_opcode_name(r->entry.opcode));
 }
 

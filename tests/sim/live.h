@@ -23,7 +23,9 @@ bool live_is_crowded(const struct pool *p);
 bool live_may_wait(struct sim *w, const struct sim_view *v);
 /* The first that waits for pages has heard of all that it could have. */
 void live_check(struct sim *w);
-/* The same of an open or a fork, which may wait to be admitted; r may be NULL. */
+/* park_discard_hook: one of those that may go, and something would go with them. */
+void live_discarded(const struct seq *s, struct pool_rank rank);
+/* As live_may_wait, of an open or a fork, which may wait to be admitted; r may be NULL. */
 bool live_open_may_wait(struct sim *w, const struct request *r);
 
 #endif

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "daemon/front/hybrid.h"
+#include "tests/sim/live.h"
 #include "tests/sim/sim.h"
 
 #define OBJECTS_LEAST 4
@@ -76,8 +77,9 @@ void spill_draw(struct sim *w)
 
 	if (!s->on)
 		return;
-	p->live_in_ram = w->live;
 	p->overcommit = w->live && chance(w, 30);
+	/* Where nothing moves, more is discarded. */
+	p->live_in_ram = w->live && !(p->overcommit && chance(w, 50));
 	if (w->live && chance(w, 70))
 		objects += OBJECTS_MOST;
 	if (w->hybrid)
@@ -123,6 +125,7 @@ void spill_begin(struct sim *w)
 	w->copies.run = run;
 	w->copies.context = w;
 	ram_displace_hook = spill_displaced;
+	park_discard_hook = live_discarded;
 	if (!w->spill.on)
 		return;
 	sim_check(w, arena_new(&wish, &w->work.executor, changed, w, &w->spill.arena) == 0,
@@ -141,6 +144,7 @@ void spill_stop(struct sim *w)
 void spill_end(struct sim *w)
 {
 	ram_displace_hook = NULL;
+	park_discard_hook = NULL;
 	arena_free(&w->spill.arena);
 }
 

@@ -74,6 +74,17 @@ static inline struct seq *published_seq(const uint32_t *ids, uint32_t tokens, ui
 	return s;
 }
 
+static inline struct seq *branch_of(struct seq *s, uint64_t at)
+{
+	struct seq *f;
+
+	assert_int_equal(seq_fork_new(s, s->max_tokens, &f), 0);
+	assert_int_equal(seq_admit(f), 0);
+	assert_int_equal(seq_fork(s, f, &fork_copy), 0);
+	seq_set_rank(f, rank_of(false, at));
+	return f;
+}
+
 static inline bool make_room(uint32_t n)
 {
 	return park_make_room(&pool, n, rank_of(true, 0)) == 0;
@@ -105,6 +116,12 @@ static inline int bring(struct seq *s)
 		}
 	}
 	return r;
+}
+
+static inline void fail_copies(uint32_t n)
+{
+	while (n-- && below_in_flight(DOWN))
+		below_end(DOWN, -5);
 }
 
 static inline void end_with_nothing(void)

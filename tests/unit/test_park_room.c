@@ -106,17 +106,6 @@ static void two_that_want_each_other_s_pages_take_them_once(void **state)
 	end_with_nothing();
 }
 
-static struct seq *branch_of(struct seq *s, uint64_t at)
-{
-	struct seq *f;
-
-	assert_int_equal(seq_fork_new(s, s->max_tokens, &f), 0);
-	assert_int_equal(seq_admit(f), 0);
-	assert_int_equal(seq_fork(s, f, &fork_copy), 0);
-	seq_set_rank(f, rank_of(false, at));
-	return f;
-}
-
 static void a_copy_of_what_somebody_above_keeps_would_free_nothing(void **state)
 {
 	struct seq *s = private_seq(2 * PAGE + 3, 4 * PAGE, 100);
@@ -224,12 +213,6 @@ static void what_comes_back_for_a_fork_is_taken_from_below_the_fork(void **state
 	world_close(&parent);
 	world_close(&between);
 	end_with_nothing();
-}
-
-static void fail_copies(uint32_t n)
-{
-	while (n-- && below_in_flight(DOWN))
-		below_end(DOWN, -5);
 }
 
 static void copies_that_fail_pause_until_they_are_to_go_on(void **state)
@@ -343,161 +326,6 @@ static void what_is_being_closed_is_not_asked_for_what_has_gone(void **state)
 	end_with_nothing();
 }
 
-/* ---- overcommit ---- */
-
-static void nobody_is_discarded_unless_the_pool_says_so(void **state)
-{
-	struct seq *a = private_seq(8 * PAGE, 8 * PAGE, 100);
-	struct seq *b = private_seq(8 * PAGE, 8 * PAGE, 200);
-
-	(void)state;
-	below.full = true;
-	assert_int_equal(park_insist(&pool, 1, rank_of(true, 0)), POOL_WAIT);
-	assert_false(a->lost || b->lost);
-	protection_off[PROTECTION_overcommit_is_asked_for] = true;
-	assert_int_equal(park_insist(&pool, 1, rank_of(true, 0)), POOL_MORE);
-	assert_true(b->lost);
-	world_close(&a);
-	world_close(&b);
-	below.full = false;
-	end_with_nothing();
-}
-
-/* A fork has its parent's pages before it has a rank. */
-static void who_is_being_made_is_not_discarded(void **state)
-{
-	struct match_wish wish = {.off = true, .max_cached_tokens = ALL, .tokens = text};
-	struct seq *s = world_open_wish(&pool, &wish, 4 * PAGE, ALL);
-
-	(void)state;
-	pool.limits.overcommit = true;
-	world_step(s, 3 * PAGE, NULL);
-	below.full = true;
-	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 5)), POOL_WAIT);
-	assert_false(s->lost);
-	s->rank = rank_of(false, 6);
-	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 5)), POOL_WAIT);
-	seq_set_rank(s, s->rank);
-	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 5)), POOL_MORE);
-	assert_true(s->lost);
-	world_close(&s);
-	below.full = false;
-	end_with_nothing();
-}
-
-static void the_lowest_is_discarded_where_nothing_moves(void **state)
-{
-	struct seq *a = private_seq(5 * PAGE, 8 * PAGE, 100), *b, *c;
-
-	(void)state;
-	pool.limits.overcommit = true;
-	b = private_seq(5 * PAGE, 16 * PAGE, 200);
-	c = private_seq(5 * PAGE, 16 * PAGE, 300); /* more than there is */
-	assert_true(pool.ceilings > PAGES);
-	/* As long as there is a place, pages move. */
-	assert_int_equal(park_insist(&pool, 6, rank_of(true, 0)), 0);
-	assert_int_equal(c->away, 5);
-	/* What is on its way may make room, and so may what others have on theirs. */
-	below.full = true;
-	assert_int_equal(park_insist(&pool, 16, rank_of(true, 0)), POOL_WAIT);
-	below_end_all();
-	park_clean(&pool);
-	below.full = false;
-	below.busy = true;
-	assert_int_equal(park_insist(&pool, 16, rank_of(true, 0)), POOL_WAIT);
-	assert_false(a->lost || b->lost || c->lost);
-	below.busy = false;
-	below.full = true;
-	/* Nobody ranks below the lowest, and nobody who is in a step is discarded. */
-	assert_int_equal(park_insist(&pool, 11, c->rank), POOL_WAIT);
-	world_begin(b, 5 * PAGE + 1);
-	assert_int_equal(park_insist(&pool, 16, a->rank), POOL_MORE); /* what it has is below */
-	assert_true(c->lost && c->discarded && !a->lost && !b->lost);
-	assert_int_equal(park_insist(&pool, 16, a->rank), POOL_WAIT);
-	assert_false(b->lost);
-	step_abort(b);
-	assert_int_equal(park_insist(&pool, 10, a->rank), POOL_MORE);
-	assert_true(b->lost && !a->lost);
-	assert_int_equal(park_insist(&pool, 10, a->rank), 0);
-	assert_int_equal(bring(b), POOL_LOST);
-	assert_all(a, 100);
-	assert_int_equal(pool.stats.discarded_sequences, 2);
-	assert_int_equal(pool.stats.lost_sequences, 0);
-	world_close(&a);
-	world_close(&b);
-	world_close(&c);
-	below.full = false;
-	end_with_nothing();
-}
-
-/* There is no below then: who ranks above does not wait for it. */
-static void where_copies_fail_the_lowest_is_discarded(void **state)
-{
-	struct seq *a = private_seq(5 * PAGE, 8 * PAGE, 100);
-	struct seq *b = private_seq(5 * PAGE, 8 * PAGE, 200);
-
-	(void)state;
-	pool.limits.overcommit = true;
-	for (int i = 0; i < 12 && !pool.pauses; i++) {
-		assert_int_equal(park_insist(&pool, PAGES, a->rank), POOL_WAIT);
-		fail_copies(ALL);
-	}
-	assert_true(pool.pauses);
-	assert_false(b->lost);
-	assert_int_equal(park_insist(&pool, PAGES, a->rank), POOL_MORE);
-	assert_true(b->lost && !a->lost);
-	world_close(&a);
-	world_close(&b);
-	pool_resume(&pool);
-	end_with_nothing();
-}
-
-/* Who asked for it may be content with less, or gone. */
-static void what_is_discarded_is_for_whoever_needs_it(void **state)
-{
-	struct seq *a = private_seq(5 * PAGE, 8 * PAGE, 100);
-	struct seq *b = private_seq(5 * PAGE, 16 * PAGE, 200);
-
-	(void)state;
-	pool.limits.overcommit = true;
-	below.full = true;
-	b->busy++;
-	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), POOL_MORE);
-	assert_true(a->lost && !b->lost);
-	b->busy--;
-	/* `b` ranked below `a`. */
-	assert_int_equal(park_make_room(&pool, PAGES - 5, b->rank), 0);
-	assert_int_equal(a->n_pages, 0);
-	assert_int_equal(bring(a), POOL_LOST);
-	assert_all(b, 200);
-	world_close(&a);
-	world_close(&b);
-	below.full = false;
-	end_with_nothing();
-}
-
-/* Its pages would stay with those who have them, too; nothing moves. */
-static void who_has_nothing_of_its_own_is_not_discarded(void **state)
-{
-	struct seq *s = published_seq(text, 4 * PAGE, 8 * PAGE, 100);
-	struct seq *t = world_open(&pool, text, 4 * PAGE + 1, 8 * PAGE);
-
-	(void)state;
-	seq_set_rank(t, rank_of(false, ++serial));
-	pool.limits.overcommit = true;
-	pool.limits.live_in_ram = false;
-	assert_int_equal(t->n_pages, 4);
-	assert_int_equal(park_insist(&pool, PAGES, s->rank), POOL_WAIT);
-	assert_false(s->lost || t->lost);
-	/* Now it has. */
-	world_step(t, 4 * PAGE + 1, text);
-	assert_int_equal(park_insist(&pool, PAGES, s->rank), POOL_MORE);
-	assert_true(t->lost && !s->lost);
-	world_close(&s);
-	world_close(&t);
-	end_with_nothing();
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -512,12 +340,6 @@ int main(void)
 	    TEST(what_cannot_leave_now_is_in_nobody_s_way),
 	    TEST(a_drop_goes_on_behind_what_cannot_leave),
 	    TEST(what_is_being_closed_is_not_asked_for_what_has_gone),
-	    TEST(nobody_is_discarded_unless_the_pool_says_so),
-	    TEST(who_is_being_made_is_not_discarded),
-	    TEST(the_lowest_is_discarded_where_nothing_moves),
-	    TEST(where_copies_fail_the_lowest_is_discarded),
-	    TEST(what_is_discarded_is_for_whoever_needs_it),
-	    TEST(who_has_nothing_of_its_own_is_not_discarded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
