@@ -38,8 +38,8 @@ int park_make_room(struct pool *p, uint32_t n, struct pool_rank rank);
 
 /* The same for somebody who cannot go on without: of a pool with overcommit, if there is no room
  * anywhere, some are discarded of those that rank below and are not at work: one that has pages for
- * itself, or all that share one, whichever has the lowest highest rank. They are lost then. If no
- * page went with any of them, nobody is discarded. */
+ * itself, or all that share one, whichever has the lowest highest rank. They are lost then. Nobody
+ * is if no page went with any of them, or only places below that no page could go to. */
 int park_insist(struct pool *p, uint32_t n, struct pool_rank rank);
 
 #ifdef KVHOST_TESTING

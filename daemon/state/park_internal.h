@@ -21,9 +21,10 @@ void park_leave_rank(struct seq *s);
 struct park_thing { /* what a sequence keeps from being given up, perhaps with others */
 	enum park_kind {
 		PARK_NOTHING = 0,
-		PARK_OWN, /* a copy of its own */
+		PARK_OWN, /* a place below, for itself */
 		PARK_PAGE,
-		PARK_NODE,
+		PARK_NODE,   /* that it has let go of */
+		PARK_IN_USE, /* a node, too */
 	} kind;
 	uint32_t at; /* page or node */
 };

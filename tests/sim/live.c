@@ -136,11 +136,25 @@ static bool discards_would_do(const struct pool *p, struct pool_rank rank)
 	return false;
 }
 
-static bool something_is_away(const struct pool *p)
+/* Pages of it that are on the device, or come there; what a window has left behind is, as long as
+ * it is used. */
+static bool has_here(const struct pool *p, const struct seq *s)
+{
+	uint32_t here = s->n_pages - s->away;
+
+	return here || s->stranded || (s->away && s->asked > here) ||
+	       (s->first_page && s->node != NODE_NONE &&
+		p->prefix.nodes[s->node].kind != NODE_ROOT);
+}
+
+/* Of those that could be discarded: have they pages here, or elsewhere? */
+static bool have_pages(const struct pool *p, struct pool_rank rank, bool here)
 {
 	list_for_each(link, following, (struct list *)(uintptr_t)&p->members)
 	{
-		if (list_entry(link, struct seq, in_pool)->away)
+		const struct seq *s = list_entry(link, struct seq, in_pool);
+
+		if (could_be_discarded(p, s, rank) && (here ? has_here(p, s) : s->away > 0))
 			return true;
 	}
 	return false;
@@ -155,10 +169,13 @@ void live_discarded(const struct seq *s, struct pool_rank rank)
 
 	sim_check(w, p->limits.overcommit && could_be_discarded(p, s, rank),
 		  "a sequence is discarded that ranks above, or something is done with it");
+	sim_check(w, have_pages(p, rank, true) || (!p->pauses && pool_retained(p)),
+		  "a sequence is discarded, and no page could go below in its place");
 	/* What is before the end of a table may be one's own, too. */
-	sim_check(
-	    w, something_is_away(p) || p->fronts_differ || p->surplus || discards_would_do(p, rank),
-	    "a sequence is discarded, and no page goes");
+	sim_check(w,
+		  have_pages(p, rank, false) || p->fronts_differ || p->surplus ||
+		      discards_would_do(p, rank),
+		  "a sequence is discarded, and no page goes");
 }
 
 bool live_may_wait(struct sim *w, const struct sim_view *v)

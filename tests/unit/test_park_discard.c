@@ -73,11 +73,11 @@ static void the_lowest_is_discarded_where_nothing_moves(void **state)
 	/* Nobody ranks below the lowest, and nobody who is in a step is discarded. */
 	assert_int_equal(park_insist(&pool, 11, c->rank), POOL_WAIT);
 	world_begin(b, 5 * PAGE + 1);
-	assert_int_equal(park_insist(&pool, 16, a->rank), POOL_MORE); /* what it has is below */
-	assert_true(c->lost && c->discarded && !a->lost && !b->lost);
 	assert_int_equal(park_insist(&pool, 16, a->rank), POOL_WAIT);
-	assert_false(b->lost);
+	assert_false(b->lost || c->lost); /* what it has is below: for whose pages? */
 	step_abort(b);
+	assert_int_equal(park_insist(&pool, 16, a->rank), POOL_MORE);
+	assert_true(c->lost && c->discarded && !a->lost && !b->lost);
 	assert_int_equal(park_insist(&pool, 10, a->rank), POOL_MORE);
 	assert_true(b->lost && !a->lost);
 	assert_int_equal(park_insist(&pool, 10, a->rank), 0);
@@ -309,7 +309,7 @@ static void a_page_of_one_s_own_may_be_the_front(void **state)
 static void what_two_have_below_goes_with_both_or_stays(void **state)
 {
 	struct seq *s = published_seq(text, 4 * PAGE, 8 * PAGE, 100);
-	struct seq *t = world_open(&pool, text, 4 * PAGE + 1, 8 * PAGE);
+	struct seq *t = world_open(&pool, text, 4 * PAGE + 1, 8 * PAGE), *here;
 
 	(void)state;
 	seq_set_rank(t, rank_of(false, ++serial));
@@ -318,15 +318,155 @@ static void what_two_have_below_goes_with_both_or_stays(void **state)
 	assert_int_equal(s->away + t->away, 8);
 	assert_int_equal(below.n_used, 4);
 	below.full = true;
-	assert_int_equal(park_insist(&pool, PAGES + 1, rank_of(false, 2)), POOL_WAIT);
+	/* There is no page that could go there instead. */
+	assert_int_equal(park_insist(&pool, PAGES + 1, rank_of(true, 0)), POOL_WAIT);
+	here = private_seq(2 * PAGE, 4 * PAGE, 200);
+	assert_int_equal(park_insist(&pool, PAGES, here->rank), POOL_WAIT);
 	assert_false(s->lost || t->lost);
-	assert_int_equal(park_insist(&pool, PAGES + 1, rank_of(true, 0)), POOL_MORE);
-	assert_true(s->discarded && t->discarded);
+	t->busy++;
+	list_remove(&here->in_rank);
+	seq_set_rank(here, rank_of(true, 5));
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 5)), POOL_WAIT);
+	t->busy--;
+	assert_false(s->lost || t->lost || here->lost);
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), POOL_MORE);
+	assert_true(s->discarded && t->discarded && !here->lost);
+	below.full = false;
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), 0);
+	assert_int_equal(here->away, 2);
 	world_close(&s);
 	world_close(&t);
-	below.full = false;
-	park_check(&pool);
 	assert_int_equal(pool.parked, 0);
+	assert_int_equal(bring(here), 0);
+	assert_all(here, 200);
+	world_close(&here);
+	end_with_nothing();
+}
+
+/* Nor can anything go below while copies fail. */
+static void what_is_below_is_for_nobody_while_copies_fail(void **state)
+{
+	struct seq *low, *mine = private_seq(2 * PAGE, 8 * PAGE, 100);
+
+	(void)state;
+	pool.limits.overcommit = true;
+	low = private_seq(3 * PAGE, 8 * PAGE, 200);
+	assert_int_equal(park_make_room(&pool, PAGES - 2, mine->rank), 0);
+	below_end_all();
+	park_clean(&pool);
+	assert_int_equal(low->away, 3);
+	for (int i = 0; i < 12 && !pool.pauses; i++) {
+		(void)make_room(PAGES);
+		fail_copies(ALL);
+	}
+	assert_true(pool.pauses);
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), POOL_MORE);
+	assert_true(mine->lost && !low->lost);
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), 0);
+	pool_resume(&pool);
+	assert_int_equal(bring(low), 0);
+	assert_all(low, 200);
+	world_close(&mine);
+	world_close(&low);
+	end_with_nothing();
+}
+
+/* Somebody above has let go of it in vain, and it waits for a place. */
+static void a_place_below_is_for_what_could_not_leave(void **state)
+{
+	struct seq *s = published_seq(text, 2 * PAGE, 4 * PAGE, 100);
+	struct seq *low = private_seq(PAGE, 4 * PAGE, 200);
+
+	(void)state;
+	pool.limits.overcommit = true;
+	assert_int_equal(park_make_room(&pool, PAGES, s->rank), POOL_WAIT);
+	below_end_all();
+	park_clean(&pool);
+	below.full = true;
+	assert_int_equal(park_insist(&pool, PAGES, s->rank), POOL_WAIT);
+	below.full = false;
+	for (int i = 0; i < 12 && !pool.pauses; i++) {
+		(void)make_room(PAGES);
+		fail_copies(ALL);
+	}
+	pool_resume(&pool);
+	assert_true(low->away == 1 && s->away == 2 && pool_retained(&pool) == 2);
+	below.full = true;
+	assert_int_equal(park_insist(&pool, PAGES, s->rank), POOL_MORE);
+	assert_true(low->discarded && !s->lost);
+	below.full = false;
+	assert_int_equal(bring(s), 0);
+	assert_all(s, 100);
+	world_close(&s);
+	world_close(&low);
+	end_with_nothing();
+}
+
+/* What it still has on the device is before what it has given up already. */
+static void what_is_left_of_one_that_has_made_room_counts(void **state)
+{
+	struct seq *s = private_seq(4 * PAGE, 6 * PAGE, 100), *f;
+	uint32_t n;
+
+	(void)state;
+	pool.limits.overcommit = true;
+	assert_true(make_room(PAGES - 2));
+	below_end_all();
+	park_clean(&pool);
+	assert_int_equal(s->away, 2);
+	below.full = true;
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), POOL_MORE);
+	assert_true(s->discarded);
+	world_close(&s);
+	/* So it is if all of its table is looked at. */
+	below.full = false;
+	s = private_seq(4 * PAGE, 6 * PAGE, 100);
+	f = branch_of(s, 9);
+	assert_int_equal(step_wants(s, 4 * PAGE + 1, 2 * PAGE, &n), 0);
+	assert_int_equal(step_begin(s, 4 * PAGE + 1, 2 * PAGE, n), 0);
+	world_commit(s, 1, NULL);
+	for (int i = 0; i < 8 && f->away < 3; i++) {
+		(void)park_make_room(&pool, PAGES - 4, rank_of(false, 5));
+		below_end_all();
+		park_clean(&pool);
+	}
+	assert_int_equal(f->away, 3);
+	below.full = true;
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(false, 5)), POOL_MORE);
+	assert_true(f->discarded && !s->lost);
+	world_close(&s);
+	world_close(&f);
+	below.full = false;
+	end_with_nothing();
+}
+
+/* One has let go of it, the other would if it had a place below. */
+static void a_page_that_one_of_two_uses_could_go_below(void **state)
+{
+	struct seq *s = published_seq(text, 3 * PAGE, 4 * PAGE, 100);
+	struct seq *t = world_open(&pool, text, 3 * PAGE + 1, 4 * PAGE);
+	struct seq *low = private_seq(PAGE, 4 * PAGE, 200);
+
+	(void)state;
+	seq_set_rank(t, rank_of(false, 2));
+	list_remove(&low->in_rank);
+	seq_set_rank(low, rank_of(false, 3));
+	pool.limits.overcommit = true;
+	assert_int_equal(park_make_room(&pool, PAGES, s->rank), POOL_WAIT);
+	below_end_all();
+	park_clean(&pool);
+	assert_true(low->away == 1 && t->away == 3 && s->away == 0);
+	below.full = true;
+	/* `s` keeps it. */
+	assert_int_equal(park_insist(&pool, PAGES, s->rank), POOL_WAIT);
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), POOL_MORE);
+	assert_true(low->discarded && !s->lost && !t->lost);
+	below.full = false;
+	assert_int_equal(bring(t), 0);
+	assert_all(t, 100);
+	world_close(&s);
+	world_close(&t);
+	world_close(&low);
 	end_with_nothing();
 }
 
@@ -362,6 +502,10 @@ int main(void)
 	    TEST(a_page_of_one_s_own_may_be_in_the_middle),
 	    TEST(a_page_of_one_s_own_may_be_the_front),
 	    TEST(what_two_have_below_goes_with_both_or_stays),
+	    TEST(what_is_below_is_for_nobody_while_copies_fail),
+	    TEST(a_place_below_is_for_what_could_not_leave),
+	    TEST(what_is_left_of_one_that_has_made_room_counts),
+	    TEST(a_page_that_one_of_two_uses_could_go_below),
 	    TEST(nobody_goes_for_what_others_keep),
 	};
 
