@@ -266,8 +266,9 @@ static bool ram_is_full(void *context)
 		if (!ram_pool_is_quiet(list_entry(link, struct ram_pool, in_ram)))
 			return false;
 	}
+	/* Nobody waits for moves that are tried again because they may fail no longer. */
 	if (place_for(&newcomer, 0, POOL_NEED_LIVE, &object))
-		return rp->ram->n_plan == 0;
+		return rp->ram->n_plan == 0 || rp->ram->relocation_fails;
 	frames_give(rp->ram->arena->frames, object);
 	return false;
 }

@@ -132,6 +132,35 @@ static void moves_that_fail_leave_everything_where_it_was(void **state)
 	assert_int_equal(ram_world_below(w, 1, 0, 2, 1), 1);
 }
 
+static bool is_full(const struct ram_world *w)
+{
+	const struct pool_below *b = w->pools[1].pool.below;
+
+	return b->is_full(b->context);
+}
+
+/* Nor for ever until live sequences may be discarded. */
+static void moves_that_fail_make_no_room_for_what_is_live(void **state)
+{
+	struct ram_world *w = *state;
+	uint32_t a[4][8];
+
+	spread(w, a);
+	w->fault = moves_below_fail;
+	assert_false(is_full(w));
+	assert_true(w->ram->n_plan > 0);
+	ram_world_settle(w);
+	assert_true(is_full(w));
+	/* They were tried again: nothing is known before that has ended. */
+	assert_false(is_full(w));
+	w->fault = NULL;
+	ram_world_settle(w);
+	assert_true(w->ram->relocated > 0);
+	assert_false(is_full(w));
+	ram_world_settle(w);
+	ram_world_check(w);
+}
+
 /* What must have a place and gets none by moving takes one from its own. */
 static void moves_that_fail_stop_nobody_who_must_have_a_place(void **state)
 {
@@ -387,6 +416,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    TEST(pages_are_moved_together_so_that_another_size_fits),
 	    TEST(moves_that_fail_leave_everything_where_it_was),
+	    TEST(moves_that_fail_make_no_room_for_what_is_live),
 	    TEST(moves_that_fail_stop_nobody_who_must_have_a_place),
 	    TEST(what_is_being_moved_can_be_fetched),
 	    TEST(what_is_being_moved_is_not_given_up),
