@@ -13,6 +13,8 @@
 
 #define CAPACITY_MAX (1u << 30)
 
+_Static_assert(sizeof(struct node) == 128, "a node is two cache lines, in tables of 10^7");
+
 static uint64_t tokens_bytes(uint64_t nodes, uint32_t page_tokens)
 {
 	return nodes * page_tokens * sizeof(uint32_t);
