@@ -31,6 +31,7 @@ struct device_part { /* memory file of its own */
 struct device_backing {
 	struct device_part pool, retained;
 	bool no_pool; /* huge pages that are set aside did not arrive, although there were some */
+	bool small;   /* neither they nor made ones are tried */
 };
 
 struct wish { /* for one of the two */
@@ -68,11 +69,11 @@ static int ask_host(struct device_job *j, const struct wish *wish,
 static int make_file(struct device_job *j, const struct wish *wish, struct arena_memory *out)
 {
 	uint64_t huge = segment_huge_page_bytes(), collapsed = segment_collapsed_page_bytes();
-	bool small = failpoint(pool_huge);
+	const struct device_backing *b = j->memory->backing;
 	struct arena_memory_wish memory = {.name = wish->name, .numa_node = j->memory->numa_node};
 	int r;
 
-	if (!small && huge && !j->memory->backing->no_pool) {
+	if (!b->small && huge && !b->no_pool) {
 		memory.bytes = rounded_up(wish->bytes, huge);
 		memory.part_bytes = huge > STEP_BYTES ? huge : STEP_BYTES;
 		memory.require_pool = true;
@@ -82,7 +83,7 @@ static int make_file(struct device_job *j, const struct wish *wish, struct arena
 	}
 	if (collapsed > STEP_BYTES)
 		collapsed = 0;
-	memory.collapse = !small && collapsed;
+	memory.collapse = !b->small && collapsed;
 	memory.bytes = memory.collapse ? rounded_up(wish->bytes, collapsed) : wish->bytes;
 	memory.part_bytes = STEP_BYTES;
 	r = arena_memory_make(&memory, out);
@@ -175,6 +176,7 @@ static int begin(struct device_memory *m, uint64_t *bytes)
 	if (!m->backing)
 		return -ENOMEM;
 	m->backing->pool.memory = m->backing->retained.memory = ARENA_MEMORY_NONE;
+	m->backing->small = failpoint(pool_huge);
 	return 0;
 }
 
