@@ -98,7 +98,7 @@ static void check(struct part *staging, struct part *ram, const struct staging_w
 		staging->result = staging_check(windows, staging->why);
 	if (!ram->bytes)
 		return;
-	pages->beside_bytes = staging->bytes && !staging->result ? windows->bytes : 0;
+	pages->beside_bytes = staging->bytes && !staging->result ? staging_bytes(windows) : 0;
 	ram->result = arena_check(pages, ram->why);
 	if (!ram->result || !pages->beside_bytes || !ram->is_set || staging->is_set)
 		return;

@@ -4,8 +4,8 @@
 
 /*
  * memory: what the daemon takes of the host at its start: staging, then KV-RAM. What was configured
- * must be there; of the defaults what the host does not have is left out, KV-RAM before staging,
- * and a note says why.
+ * must be there; of the defaults what the host does not have is left out, and a note says why. If
+ * only one of two defaults fits, staging stays.
  *
  * Owner: the core thread.
  */

@@ -38,11 +38,11 @@ void doctor_ask(struct doctor *d, const struct ctl_options *options);
 void doctor_check_daemon(struct doctor *d, const struct ctl_options *options);
 /* What pools that have no memory yet are configured to take; false: some do not say. */
 bool doctor_pool_bytes(const struct doctor *d, unsigned long long *out);
-bool doctor_needs_huge(const struct doctor *d); /* a pool without huge pages is refused */
+bool doctor_needs_huge(const struct doctor *d); /* a pool of small pages is refused */
 
 /* Bytes of KV-RAM and staging that are to be locked; pools are not. */
 unsigned long long doctor_locked_bytes(const struct doctor *d);
-/* Is it there, all of it, of which pages, or why not. */
+/* KV-RAM and staging: are they there, all of them, of which pages, or why not. */
 void doctor_check_ram(struct doctor *d);
 
 #endif

@@ -167,13 +167,18 @@ unsigned long long doctor_locked_bytes(const struct doctor *d)
 	       wanted_bytes(d, "staging", "kv_staging_bytes");
 }
 
-void doctor_check_ram(struct doctor *d)
+struct part { /* of what the daemon takes at its start */
+	const char *in_health, *check, *key;
+	const char *whole, *what_for;
+};
+
+static void check_part(struct doctor *d, const struct part *p)
 {
-	const json_t *ram = json_object_get(d->health, "kv_ram");
-	const char *state = json_string_value(json_object_get(ram, "state"));
-	const char *note = json_string_value(json_object_get(ram, "note"));
-	json_int_t there = json_integer_value(json_object_get(ram, "capacity_bytes"));
-	json_int_t wanted = json_integer_value(json_object_get(ram, "wanted_bytes"));
+	const json_t *it = json_object_get(d->health, p->in_health);
+	const char *state = json_string_value(json_object_get(it, "state"));
+	const char *note = json_string_value(json_object_get(it, "note"));
+	json_int_t there = json_integer_value(json_object_get(it, "capacity_bytes"));
+	json_int_t wanted = json_integer_value(json_object_get(it, "wanted_bytes"));
 	char is[CTL_LINE_BYTES + 64], has[64], of[64];
 
 	if (!state || !note)
@@ -182,18 +187,28 @@ void doctor_check_ram(struct doctor *d)
 	ctl_size_text((unsigned long long)wanted, of, sizeof(of));
 	snprintf(is, sizeof(is), "%s of %s; %s", has, of, note);
 	if (!strcmp(state, "on"))
-		doctor_say(d, "KV-RAM", DOCTOR_OK, is, NULL, NULL);
+		doctor_say(d, p->check, DOCTOR_OK, is, NULL, NULL);
 	else if (!strcmp(state, "arriving"))
-		doctor_say(d, "KV-RAM", DOCTOR_NOTE, is, NULL, NULL);
+		doctor_say(d, p->check, DOCTOR_NOTE, is, NULL, NULL);
 	else if (!strcmp(state, "partial"))
-		doctor_say(d, "KV-RAM", DOCTOR_MEND, is, "all that kv_ram_bytes says",
-			   "systemctl restart kvhostd  # once that is mended");
-	else if (json_integer_value(config_value(d, "kv_ram_bytes")) == 0)
-		doctor_say(d, "KV-RAM", DOCTOR_OK, note, NULL, NULL);
+		doctor_say(d, p->check, DOCTOR_MEND, is, p->whole, RESTART);
+	else if (json_integer_value(config_value(d, p->key)) == 0)
+		doctor_say(d, p->check, DOCTOR_OK, note, NULL, NULL);
 	else
-		doctor_say(d, "KV-RAM", DOCTOR_NOTE, note,
-			   "memory below the pools, if what leaves them is to be kept",
-			   "systemctl restart kvhostd  # once that is mended");
+		doctor_say(d, p->check, DOCTOR_NOTE, note, p->what_for, RESTART);
+}
+
+void doctor_check_ram(struct doctor *d)
+{
+	static const struct part ram = {
+	    "kv_ram", "KV-RAM", "kv_ram_bytes", "all that kv_ram_bytes says",
+	    "memory below the pools, if what leaves them is to be kept"};
+	static const struct part staging = {
+	    "staging", "staging", "kv_staging_bytes", "all that kv_staging_bytes says",
+	    "memory for what goes between a disk and the devices, if there is to be a disk"};
+
+	check_part(d, &ram);
+	check_part(d, &staging);
 }
 
 /* ---- what mends a daemon that does not answer, or lacks a file ---- */

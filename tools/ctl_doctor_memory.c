@@ -19,8 +19,13 @@ void doctor_check_memory(struct doctor *d)
 	snprintf(is, sizeof(is), "%s available", size);
 	ctl_size_text(needed, size, sizeof(size));
 	snprintf(need, sizeof(need), "%s for configured pools that have no memory yet", size);
-	/* Huge pages that are free count as used: they are looked at by themselves. */
-	doctor_say(d, "memory", DOCTOR_OK, is, needed ? need : NULL, NULL);
+	/* Huge pages that are free count as used, and are looked at by themselves. */
+	if (needed > available * 1024)
+		doctor_say(d, "memory", DOCTOR_NOTE, is, need,
+			   "lower pool_bytes in kvhost.json, or end what uses the memory, unless "
+			   "huge pages are set aside for them");
+	else
+		doctor_say(d, "memory", DOCTOR_OK, is, needed ? need : NULL, NULL);
 }
 
 struct huge {
@@ -47,17 +52,18 @@ static bool read_huge(const struct doctor *d, struct huge *out)
 
 void doctor_check_huge_pages(struct doctor *d)
 {
-	/* Without them small pages serve, unless the configuration forbids it. */
-	enum doctor_state missed = doctor_needs_huge(d) ? DOCTOR_MEND : DOCTOR_NOTE;
-	const char *otherwise = missed == DOCTOR_MEND ? "core.require_hugepages refuses others"
-						      : "without them they are of small pages";
+	const char *otherwise = doctor_needs_huge(d)
+				    ? "without them they are of pages that the kernel joins, or "
+				      "refused (core.require_hugepages)"
+				    : "without them they are of pages that the kernel joins, or of "
+				      "small ones";
 	char is[TEXT_BYTES], need[TEXT_BYTES], command[TEXT_BYTES], promised[64] = "";
 	unsigned long long bytes, needed;
 	bool known = doctor_pool_bytes(d, &bytes);
 	struct huge h;
 
 	if (!read_huge(d, &h)) {
-		doctor_say(d, "huge pages", missed, "this kernel has none", NULL,
+		doctor_say(d, "huge pages", DOCTOR_NOTE, "this kernel has none", NULL,
 			   "boot a kernel with CONFIG_HUGETLBFS");
 		return;
 	}
@@ -71,7 +77,7 @@ void doctor_check_huge_pages(struct doctor *d)
 	snprintf(command, sizeof(command), "sysctl -w vm.nr_hugepages=%llu",
 		 h.total + (needed > h.available ? needed - h.available : 0));
 	if (needed > h.available)
-		doctor_say(d, "huge pages", missed, is, need, command);
+		doctor_say(d, "huge pages", DOCTOR_NOTE, is, need, command);
 	else if (h.total == 0 && !known)
 		doctor_say(d, "huge pages", DOCTOR_NOTE, is,
 			   "as many as all pools take; without them pools are made of small pages",

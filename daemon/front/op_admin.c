@@ -95,10 +95,11 @@ static void warn_of_ram(const struct core *c, json_t *warnings)
 
 static void warn_of_staging(const struct core *c, json_t *warnings)
 {
-	const char *note = c->staging ? c->staging->note : c->staging_note;
-
-	if (c->staging ? c->staging->state == ARENA_PARTIAL : c->config->kv_staging_bytes > 0)
-		json_array_append_new(warnings, json_sprintf("staging is missing: %s", note));
+	if (!c->staging && c->config->kv_staging_bytes)
+		json_array_append_new(warnings, json_sprintf("staging is %s", c->staging_note));
+	else if (c->staging && c->staging->state == ARENA_PARTIAL)
+		json_array_append_new(warnings,
+				      json_sprintf("staging is missing: %s", c->staging->note));
 }
 
 static void warn_of_pool(const struct core_pool *p, json_t *warnings)

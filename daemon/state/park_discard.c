@@ -98,10 +98,11 @@ static bool is_wanted(struct park_thing t, enum wanted w)
 /* Sequences, and whatever else: steps that go on in a copy, matches. */
 static uint32_t holders_of(const struct pool *p, struct park_thing t, enum wanted w)
 {
-	const struct node *n = &p->prefix.nodes[t.at];
+	if (is_node(t)) {
+		const struct node *n = &p->prefix.nodes[t.at];
 
-	if (is_node(t))
 		return n->users + (w == WANT_HERE ? 0 : n->parked);
+	}
 	return t.kind == PARK_PAGE ? p->pages.page[t.at].references : 1;
 }
 

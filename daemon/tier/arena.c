@@ -217,8 +217,11 @@ int arena_check(const struct arena_wish *wish, char why[ARENA_NOTE_BYTES])
 void arena_explain(const struct arena_wish *wish, int result, char why[ARENA_NOTE_BYTES])
 {
 	uint64_t bytes = arena_bytes_of(wish);
+	struct arena_wish alone = *wish;
 
-	if (arena_check(wish, why))
+	/* What stands beside it has been taken by now. */
+	alone.beside_bytes = 0;
+	if (arena_check(&alone, why))
 		return;
 	if (result == -ENOMEM && wish->require_huge)
 		snprintf(why, ARENA_NOTE_BYTES,

@@ -56,7 +56,8 @@ struct arena_wish {
 	 * the sentence that says what to set it to. page_bytes 0: none are. */
 	uint64_t page_bytes;
 	uint32_t known_bytes;
-	/* Promised to others of this process, and not all there yet: it must fit besides. */
+	/* Promised to others of this process, nothing of which was taken yet: it must fit besides.
+	 */
 	uint64_t beside_bytes;
 };
 

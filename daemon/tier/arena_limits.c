@@ -328,8 +328,13 @@ static uint64_t less(uint64_t bytes, uint64_t by)
 
 void arena_limits_promise(struct arena_limits *l, uint64_t bytes, bool lock)
 {
+	struct huge_pages *h = &l->huge;
+	uint64_t pages = h->page_bytes && bytes % h->page_bytes == 0 ? bytes / h->page_bytes : 0;
+
 	if (lock)
 		l->locked_bytes += bytes;
+	h->surplus = less(h->surplus, pages > h->available ? pages - h->available : 0);
+	h->available = less(h->available, pages);
 	if (l->memory_bytes != ARENA_UNLIMITED)
 		l->memory_bytes = less(l->memory_bytes, bytes);
 	if (l->group_limit_bytes != ARENA_UNLIMITED)

@@ -20,13 +20,16 @@ struct arena_use { /* what the memory is for, in sentences */
 	const char *name;
 	const char *key;   /* that says how much */
 	const char *steps; /* what its huge pages must divide */
+	const char *again; /* what tries once more */
 };
 #define ARENA_FOR_RAM                                                                              \
-	((struct arena_use){"KV-RAM", "kv_ram_bytes", "kv_ram_chunk_bytes and KV-RAM"})
-#define ARENA_FOR_STAGING ((struct arena_use){"Staging", "kv_staging_bytes", "kv_staging_bytes"})
+	((struct arena_use){"KV-RAM", "kv_ram_bytes", "kv_ram_chunk_bytes and KV-RAM",             \
+			    "start again"})
+#define ARENA_FOR_STAGING                                                                          \
+	((struct arena_use){"Staging", "kv_staging_bytes", "kv_staging_bytes", "start again"})
 /* A pool, whose name stands before the sentence, and which takes huge pages of any size. */
-#define ARENA_FOR_POOL     ((struct arena_use){"it", "pools.pool_bytes", ""})
-#define ARENA_FOR_RETAINED ((struct arena_use){"it", "pools.retained_slots", ""})
+#define ARENA_FOR_POOL     ((struct arena_use){"it", "pools.pool_bytes", "", "attach again"})
+#define ARENA_FOR_RETAINED ((struct arena_use){"it", "pools.retained_slots", "", "attach again"})
 
 struct arena_limits {
 	struct arena_use use;
@@ -43,8 +46,8 @@ struct arena_limits {
 
 /* root: "" ; a test has a folder with its own proc/ and sys/fs/cgroup/. */
 void arena_limits_read(const char *root, struct arena_use use, struct arena_limits *out);
-/* So many bytes are promised to others of this process, and have not arrived yet. Not for huge
- * pages: what is promised of them is not free any more. */
+/* So many bytes are promised to others of this process, and nothing of them was taken yet; of huge
+ * pages, if they are whole ones. */
 void arena_limits_promise(struct arena_limits *l, uint64_t bytes, bool lock);
 
 /* Do so many bytes more fit? 0, or an error and the sentence; `why` is written only then. */

@@ -40,13 +40,12 @@ static void why_no_memory(const struct arena_memory *m, const struct arena_part 
 	if (m->backing == SEGMENT_HUGETLB)
 		snprintf(why, ARENA_NOTE_BYTES,
 			 "no more huge pages (%s), by the limit of a control group (hugetlb.*.max) "
-			 "or of a NUMA node: raise it and start again, or lower %s",
-			 strerror(-r), p->use.key);
+			 "or of a NUMA node: raise it and %s, or lower %s",
+			 strerror(-r), p->use.again, p->use.key);
 	else
 		snprintf(why, ARENA_NOTE_BYTES,
-			 "the kernel gives no more memory (%s): free some and start again, "
-			 "or lower %s",
-			 strerror(-r), p->use.key);
+			 "the kernel gives no more memory (%s): free some and %s, or lower %s",
+			 strerror(-r), p->use.again, p->use.key);
 }
 
 static int bring(struct arena_memory *m, const struct arena_part *p, const _Atomic bool *cancelled,

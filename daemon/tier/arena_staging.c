@@ -18,8 +18,10 @@
 struct staging_whole {
 	struct staging staging; /* first: what others hold */
 	struct job job;
+	struct executor *work;
 	struct arena_memory memory;
 	struct arena_part part;
+	uint64_t step_bytes;
 	bool on_its_way, stopping;
 	char note[ARENA_NOTE_BYTES]; /* of the job */
 	void (*changed)(void *context);
@@ -36,20 +38,28 @@ static struct staging_whole *whole_of_job(struct job *job)
 	return (struct staging_whole *)(void *)((char *)job - offsetof(struct staging_whole, job));
 }
 
-static uint64_t bytes_of(const struct staging_wish *wish)
+uint64_t staging_bytes(const struct staging_wish *wish)
 {
 	return wish->bytes / WINDOWS / FRAME_BYTES * FRAME_BYTES * WINDOWS;
+}
+
+static uint64_t step_of(const struct staging_wish *wish)
+{
+	uint64_t bytes = staging_bytes(wish);
+
+	return bytes < STAGING_STEP_BYTES ? bytes : STAGING_STEP_BYTES;
 }
 
 /* Pages of the pool, if a window is of whole ones: else those that the kernel joins serve. */
 static bool must_be_of_pool(const struct staging_wish *wish, uint64_t page_bytes)
 {
-	return wish->require_huge && arena_memory_fits(page_bytes, bytes_of(wish) / WINDOWS, 0);
+	return wish->require_huge &&
+	       arena_memory_fits(page_bytes, step_of(wish), staging_bytes(wish));
 }
 
 int staging_check(const struct staging_wish *wish, char why[ARENA_NOTE_BYTES])
 {
-	uint64_t bytes = bytes_of(wish);
+	uint64_t bytes = staging_bytes(wish);
 	struct arena_limits limits;
 	char no_huge[ARENA_NOTE_BYTES];
 	int r = 0;
@@ -60,7 +70,7 @@ int staging_check(const struct staging_wish *wish, char why[ARENA_NOTE_BYTES])
 	if (!r && must_be_of_pool(wish, limits.huge.page_bytes))
 		return arena_limits_huge(&limits, bytes, why);
 	/* Without huge pages base pages serve. */
-	if (!r && (!arena_memory_fits(limits.huge.page_bytes, bytes, bytes) ||
+	if (!r && (!arena_memory_fits(limits.huge.page_bytes, step_of(wish), bytes) ||
 		   arena_limits_huge(&limits, bytes, no_huge)))
 		r = arena_limits_memory(&limits, bytes, why);
 	return r;
@@ -75,29 +85,47 @@ void staging_explain(const struct staging_wish *wish, int result, char why[ARENA
 		 " bytes in one file, and the kernel refuses it (%s): start "
 		 "again, lower kv_staging_bytes, or raise what limits the address space, the "
 		 "descriptors, the memory or the huge pages of the daemon",
-		 bytes_of(wish), strerror(-result));
+		 staging_bytes(wish), strerror(-result));
 }
 
 static void arrive(struct job *job)
 {
 	struct staging_whole *w = whole_of_job(job);
+	const struct arena_part *p = &w->part;
 
-	job->result = arena_part_bring(&w->memory, &w->part, &job->cancelled, w->note);
-	if (!job->result)
-		arena_part_note(&w->memory, &w->part, w->staging.bytes, w->note);
+	job->result = arena_part_bring(&w->memory, p, &job->cancelled, w->note);
+	if (job->result)
+		arena_memory_discard(&w->memory, 0, p->from);
+	else if (p->from + p->bytes == w->memory.bytes)
+		arena_part_note(&w->memory, p, w->step_bytes, w->note);
+}
+
+static void submit(struct staging_whole *w, uint64_t from)
+{
+	uint64_t left = w->memory.bytes - from;
+
+	w->part.from = from;
+	w->part.bytes = left < w->step_bytes ? left : w->step_bytes;
+	w->on_its_way = true;
+	w->work->submit(w->work, &w->job);
 }
 
 static void arrived(struct job *job)
 {
 	struct staging_whole *w = whole_of_job(job);
 	struct staging *s = &w->staging;
+	uint64_t end = w->part.from + w->part.bytes;
 
 	must(w->on_its_way && s->state == ARENA_ARRIVING);
 	w->on_its_way = false;
-	s->state = job->result ? ARENA_PARTIAL : ARENA_WHOLE;
-	s->result = job->result;
+	if (!job->result && end < s->bytes && !w->stopping) {
+		submit(w, end);
+		return;
+	}
+	s->result = !job->result && end < s->bytes ? -ECANCELED : job->result;
+	s->state = s->result ? ARENA_PARTIAL : ARENA_WHOLE;
 	snprintf(s->note, sizeof(s->note), "%s",
-		 job->result && !w->note[0] ? strerror(-job->result) : w->note);
+		 s->result && !w->note[0] ? strerror(-s->result) : w->note);
 	if (!w->stopping)
 		w->changed(w->context);
 }
@@ -107,8 +135,8 @@ int staging_new(const struct staging_wish *wish, struct executor *work,
 {
 	struct arena_memory_wish memory = {
 	    .name = "kvhost-staging",
-	    .bytes = bytes_of(wish),
-	    .part_bytes = bytes_of(wish),
+	    .bytes = staging_bytes(wish),
+	    .part_bytes = step_of(wish),
 	    .pool = true,
 	    .require_pool = must_be_of_pool(wish, segment_huge_page_bytes()),
 	    .collapse = true,
@@ -131,16 +159,16 @@ int staging_new(const struct staging_wish *wish, struct executor *work,
 	w->staging = (struct staging){.bytes = memory.bytes,
 				      .window_bytes = memory.bytes / WINDOWS,
 				      .memory_fd = w->memory.fd};
-	w->part = (struct arena_part){.bytes = memory.bytes,
-				      .threads = wish->threads,
+	w->part = (struct arena_part){.threads = wish->threads,
 				      .lock = wish->lock,
 				      .numa_node = wish->numa_node,
 				      .use = ARENA_FOR_STAGING};
 	w->job = (struct job){.run = arrive, .done = arrived};
 	w->changed = changed;
 	w->context = context;
-	w->on_its_way = true;
-	work->submit(work, &w->job);
+	w->work = work;
+	w->step_bytes = step_of(wish);
+	submit(w, 0);
 	*out = &w->staging;
 	return 0;
 }

@@ -9,7 +9,7 @@
  *
  * It is memory as the arena is (huge pages if there are some, page-locked, on the same NUMA nodes,
  * in no core dump, mapped by nobody else), but beside it: it is there without KV-RAM, too, and it
- * comes first. All of it comes at once, in one job of the executor.
+ * comes first, in jobs of STAGING_STEP_BYTES. It serves once all of it is there.
  *
  * Owner: the core thread. A window is its user's until what it asked for with it has ended: this
  * module does not know who uses them.
@@ -21,9 +21,10 @@
 #include "daemon/base/worker.h"
 #include "daemon/tier/arena.h"
 
-#define STAGING_WINDOWS 2
-#define STAGING_LEAST   (2ull * STAGING_WINDOWS * FRAME_BYTES)
-#define STAGING_MOST    (4ull << 30)
+#define STAGING_WINDOWS    2
+#define STAGING_LEAST      (2ull * STAGING_WINDOWS * FRAME_BYTES)
+#define STAGING_MOST       (4ull << 30)
+#define STAGING_STEP_BYTES (256ull << 20) /* others' jobs are behind one step at most */
 
 enum staging_direction { STAGING_DOWN, STAGING_UP, STAGING_DIRECTIONS };
 
@@ -44,6 +45,8 @@ struct staging {                /* read by all, written by arena_staging.c */
 	char note[ARENA_NOTE_BYTES]; /* what it is of; or what was missing; empty: ARRIVING */
 };
 
+/* What is taken of them. */
+uint64_t staging_bytes(const struct staging_wish *wish);
 /* Can it be had, as far as the limits say? As arena_check: 0, or -errno and a sentence. */
 int staging_check(const struct staging_wish *wish, char why[ARENA_NOTE_BYTES]);
 /* Why it failed, with this result, although staging_check had said that it could be had. */

@@ -122,8 +122,8 @@ struct device {
 	uint64_t dispatches[DEVICE_OPS]; /* jobs submitted, by operation; the core's */
 };
 
-/* What MAKE has made; as FREE, but at once, on the caller's thread: where there is no device any
- * more. Nothing was made: fine. */
+/* What MAKE has made; as FREE, but at once, on the caller's thread: at the end of the daemon, or
+ * where it has no memory for the rest of the pool. Nothing was made: fine. */
 void device_memory_free(struct device_memory *m);
 
 /* The CPU backend. The executors are borrowed and outlive it. 0 or -errno. */

@@ -38,6 +38,8 @@ struct wish { /* for one of the two */
 	const char *name, *with;
 	struct arena_use use; /* for the sentence */
 	uint64_t bytes;
+	uint64_t beside_bytes; /* that must be there too: index, slots; and for KV-RAM */
+	uint64_t promised_bytes;
 };
 
 static uint64_t rounded_up(uint64_t bytes, uint64_t page)
@@ -53,9 +55,9 @@ static int ask_host(struct device_job *j, const struct wish *wish,
 {
 	struct arena_limits limits;
 	struct memory_claim claim = {
-	    .bytes = memory->bytes + j->index_bytes,
+	    .bytes = memory->bytes + wish->beside_bytes,
 	    .with = wish->with,
-	    .promised_bytes = j->promised_bytes,
+	    .promised_bytes = wish->promised_bytes,
 	};
 
 	if (memory->backing == SEGMENT_SMALL)
@@ -189,9 +191,22 @@ static int make_step(struct device_job *j, uint64_t pool_bytes)
 {
 	struct device_memory *m = j->memory;
 	struct device_backing *b = m->backing;
-	struct wish pool = {"kvhost-pool", " with its index", ARENA_FOR_POOL, pool_bytes};
-	struct wish retained = {"kvhost-retained", " for retained slots and its index",
-				ARENA_FOR_RETAINED, m->retained_bytes};
+	/* All of it is asked for before the first part comes: later KV-RAM may have had its own. */
+	struct wish pool = {
+	    .name = "kvhost-pool",
+	    .with = m->retained_bytes ? " with its retained slots and index" : " with its index",
+	    .use = ARENA_FOR_POOL,
+	    .bytes = pool_bytes,
+	    .beside_bytes = j->index_bytes + m->retained_bytes,
+	    .promised_bytes = j->promised_bytes,
+	};
+	struct wish retained = {
+	    .name = "kvhost-retained",
+	    .with = " for retained slots and its index",
+	    .use = ARENA_FOR_RETAINED,
+	    .bytes = m->retained_bytes,
+	    .beside_bytes = j->index_bytes,
+	};
 	uint64_t budget = STEP_BYTES;
 	int r = make_part(j, &pool, &b->pool, &budget);
 

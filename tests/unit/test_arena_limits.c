@@ -31,7 +31,7 @@
 #define GROUP      "/sys/fs/cgroup/a.slice/kvhostd.service"
 
 static const struct arena_limits no_limits = {
-    .use = {"KV-RAM", "kv_ram_bytes", ""},
+    .use = {"KV-RAM", "kv_ram_bytes", "", ""},
     .lock_limit_bytes = ARENA_UNLIMITED,
     .memory_bytes = ARENA_UNLIMITED,
     .group_limit_bytes = ARENA_UNLIMITED,
@@ -155,6 +155,21 @@ static void what_is_promised_to_others_is_not_left(void **state)
 	refused(arena_limits_memory(&l, 36 * MIB + 1, why), -ENOMEM, why,
 		"Staging wants 37748737 bytes, MemAvailable of this host is 37748736: "
 		"lower kv_staging_bytes, or end what uses the memory");
+	l = no_limits;
+	l.huge =
+	    (struct huge_pages){.page_bytes = 2 * MIB, .total = 100, .available = 40, .surplus = 8};
+	arena_limits_promise(&l, 64 * MIB, false);
+	assert_int_equal(arena_limits_huge(&l, 32 * MIB, why), 0);
+	refused(arena_limits_huge(&l, 32 * MIB + 1, why), -ENOMEM, why,
+		"KV-RAM wants 17 huge pages of 2048 KiB, 16 are free: "
+		"sysctl vm.nr_hugepages=101, or lower kv_ram_bytes");
+	arena_limits_promise(&l, 24 * MIB, false);
+	assert_int_equal(arena_limits_huge(&l, 8 * MIB, why), 0);
+	assert_int_equal(arena_limits_huge(&l, 8 * MIB + 1, why), -ENOMEM);
+	/* What is not of whole ones takes none. */
+	arena_limits_promise(&l, 9 * MIB, false);
+	assert_int_equal(arena_limits_huge(&l, 8 * MIB, why), 0);
+
 	l = no_limits;
 	l.group_limit_bytes = 100 * MIB;
 	l.group_used_bytes = 30 * MIB;

@@ -91,6 +91,10 @@ static void expect(void (*check)(struct doctor *), const char *state, const char
 }
 
 #define FOR_POOLS " for configured pools that have no memory yet"
+#define OTHERS    "without them they are of pages that the kernel joins, or of small ones"
+#define OR_REFUSED                                                                                 \
+	"without them they are of pages that the kernel joins, or refused "                        \
+	"(core.require_hugepages)"
 
 static void memory_is_needed_for_pools_that_have_none_yet(void **state)
 {
@@ -103,6 +107,11 @@ static void memory_is_needed_for_pools_that_have_none_yet(void **state)
 	expect(doctor_check_memory, "ok", "1 GiB available", "32 MiB" FOR_POOLS, NULL);
 	write_daemon("ready", "ready", 32 * MIB, false);
 	expect(doctor_check_memory, "ok", "1 GiB available", NULL, NULL);
+	/* 1 GiB and 64 MiB. */
+	write_daemon("declared", "declared", 1024 * MIB, false);
+	expect(doctor_check_memory, "note", "1 GiB available", "1.1 GiB" FOR_POOLS,
+	       "lower pool_bytes in kvhost.json, or end what uses the memory, unless huge pages "
+	       "are set aside for them");
 }
 
 static void huge_pages_are_needed_for_pools_that_have_no_memory_yet(void **state)
@@ -124,27 +133,25 @@ static void pages_that_kv_ram_waits_for_are_no_pools(void **state)
 	write_daemon("ready", "declared", 32 * MIB, false);
 	expect(doctor_check_huge_pages, "note",
 	       "100 of 2048 KiB, 8 free beside 40 that are promised",
-	       "16 free" FOR_POOLS "; without them they are of small pages",
-	       "sysctl -w vm.nr_hugepages=108");
+	       "16 free" FOR_POOLS "; " OTHERS, "sysctl -w vm.nr_hugepages=108");
 }
 
-static void huge_pages_are_a_must_only_where_the_configuration_says_so(void **state)
+/* The kernel joins small ones, where it can. */
+static void pools_without_them_may_be_refused_where_the_configuration_says_so(void **state)
 {
 	(void)state;
 	write_meminfo(10, 8, 0);
 	for (int needs = 0; needs < 2; needs++) {
 		write_daemon("ready", "declared", 32 * MIB, needs);
-		expect(doctor_check_huge_pages, needs ? "mend" : "note", "10 of 2048 KiB, 8 free",
-		       needs ? "16 free" FOR_POOLS "; core.require_hugepages refuses others"
-			     : "16 free" FOR_POOLS "; without them they are of small pages",
+		expect(doctor_check_huge_pages, "note", "10 of 2048 KiB, 8 free",
+		       needs ? "16 free" FOR_POOLS "; " OR_REFUSED
+			     : "16 free" FOR_POOLS "; " OTHERS,
 		       "sysctl -w vm.nr_hugepages=18");
 	}
 	assert_int_equal(truncate(meminfo, 0), 0);
-	for (int needs = 0; needs < 2; needs++) {
-		write_daemon("ready", "declared", 32 * MIB, needs);
-		expect(doctor_check_huge_pages, needs ? "mend" : "note", "this kernel has none",
-		       NULL, "boot a kernel with CONFIG_HUGETLBFS");
-	}
+	write_daemon("ready", "declared", 32 * MIB, true);
+	expect(doctor_check_huge_pages, "note", "this kernel has none", NULL,
+	       "boot a kernel with CONFIG_HUGETLBFS");
 }
 
 static void nobody_knows_how_many_a_pool_takes_that_does_not_say(void **state)
@@ -171,7 +178,7 @@ int main(void)
 	    TEST(memory_is_needed_for_pools_that_have_none_yet),
 	    TEST(huge_pages_are_needed_for_pools_that_have_no_memory_yet),
 	    TEST(pages_that_kv_ram_waits_for_are_no_pools),
-	    TEST(huge_pages_are_a_must_only_where_the_configuration_says_so),
+	    TEST(pools_without_them_may_be_refused_where_the_configuration_says_so),
 	    TEST(nobody_knows_how_many_a_pool_takes_that_does_not_say),
 	};
 

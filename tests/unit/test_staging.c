@@ -121,6 +121,48 @@ static void a_window_is_of_whole_frames(void **state)
 	assert_null(none);
 }
 
+/* Others' jobs are behind one of them at most. */
+static void many_bytes_come_in_steps(void **state)
+{
+	const struct staging_wish wish = windows_of(2 * STAGING_STEP_BYTES + 4 * FRAME_BYTES);
+	struct staging *s = make_windows(&wish);
+
+	(void)state;
+	for (unsigned i = 1; i <= 2; i++) {
+		step(&w.world, 0);
+		assert_int_equal(s->state, ARENA_ARRIVING);
+		assert_int_equal(w.n_changed, 0);
+		assert_int_equal(taken(s->memory_fd), i * STAGING_STEP_BYTES);
+		assert_null(staging_window(s, STAGING_DOWN, 0));
+	}
+	/* Without the last one there is none. */
+	failpoint_arm(FAILPOINT_arena_chunk, 0, 1);
+	step(&w.world, 0);
+	assert_int_equal(s->state, ARENA_PARTIAL);
+	assert_int_equal(w.n_changed, 1);
+	assert_int_equal(taken(s->memory_fd), 0);
+	staging_free(&w.staging);
+
+	failpoint_clear();
+	w.n_changed = 0;
+	s = make_windows(&wish);
+	for (unsigned i = 0; i < 3; i++)
+		step(&w.world, 0);
+	assert_int_equal(s->state, ARENA_WHOLE);
+	assert_int_equal(taken(s->memory_fd), s->bytes);
+	memset(staging_window(s, STAGING_UP, 1), 1, s->window_bytes);
+	staging_free(&w.staging);
+
+	w.n_changed = 0;
+	s = make_windows(&wish);
+	step(&w.world, 0);
+	assert_false(staging_stop(s));
+	step(&w.world, 0);
+	assert_true(staging_stop(s));
+	assert_int_equal(s->state, ARENA_PARTIAL);
+	assert_int_equal(s->result, -ECANCELED);
+}
+
 /* Memory ends at the nth call for it, for every n: none of it is kept. */
 static void windows_that_do_not_come_leave_nothing(void **state)
 {
@@ -234,6 +276,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    CASE(there_are_two_a_direction_and_no_two_share_a_byte),
 	    CASE(a_window_is_of_whole_frames),
+	    CASE(many_bytes_come_in_steps),
 	    CASE(windows_that_do_not_come_leave_nothing),
 	    CASE(windows_whose_job_never_ran_are_missing),
 	    CASE(windows_are_not_asked_of_a_host_that_has_no_memory_left),
