@@ -99,8 +99,17 @@ static void retained_slots_that_the_host_has_no_memory_for_are_refused(void **st
 
 	w->memory.retained_bytes = 1 << 20;
 	w->memory.retained = SEGMENT_NONE;
+	/* With the first part both are asked for. */
+	failpoint_arm(FAILPOINT_pool_starved, 0, 1);
+	assert_int_equal(make_without_huge_pages(w, 1000, 0), -ENOMEM);
+	assert_non_null(strstr(w->memory.refusal,
+			       "it wants 1114453 bytes with its retained slots and index, "));
+	assert_non_null(strstr(w->memory.refusal, ", and KV-RAM is still to get 1000: "));
+
+	/* By then KV-RAM may have what was promised to it. */
 	failpoint_arm(FAILPOINT_pool_starved, 1, 1);
-	assert_int_equal(make_without_huge_pages(w, 0, 0), -ENOMEM);
+	assert_int_equal(make_without_huge_pages(w, 1000, 0), -ENOMEM);
+	assert_null(strstr(w->memory.refusal, "KV-RAM is still to get"));
 	assert_null(w->memory.segment.memory);
 	assert_int_equal(w->memory.segment.fd, -1);
 	assert_null(w->memory.retained.memory);
