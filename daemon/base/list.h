@@ -53,6 +53,18 @@ static inline void list_prepend(struct list *head, struct list *l)
 	list_append(head->next, l);
 }
 
+/* What is in another list goes to the end of this one. */
+static inline void list_append_all(struct list *head, struct list *from)
+{
+	if (list_is_empty(from))
+		return;
+	from->next->previous = head->previous;
+	head->previous->next = from->next;
+	from->previous->next = head;
+	head->previous = from->previous;
+	list_init(from);
+}
+
 static inline struct list *list_first(const struct list *head)
 {
 	return list_is_empty(head) ? NULL : head->next;

@@ -22,8 +22,7 @@
  * Owner: the core thread; no I/O. Giving up a page that a sequence has for itself, and getting one
  * back, are O(1); one whose copy has failed is looked for among all that are away. For pages that
  * several share all that rank below are looked at, and where windows have cut fronts off perhaps
- * their pages; to discard some, all sequences of the pool, as often as some of them have pages
- * among them alone.
+ * their pages; to discard some, all sequences of the pool, a few times.
  */
 
 #include "daemon/state/seq.h"
@@ -46,6 +45,7 @@ int park_insist(struct pool *p, uint32_t n, struct pool_rank rank);
 /* Called before somebody is discarded for one of this rank: the highest of them. NULL: nobody
  * watches. */
 extern void (*park_discard_hook)(const struct seq *s, struct pool_rank rank);
+extern uint64_t park_discard_looks; /* at sequences, so far: a test sees that it has a bound */
 #endif
 
 /* Those below that have this private page as well let go of it: one more may be its only holder. */

@@ -5,7 +5,9 @@
  *
  * What one keeps alone goes with him; what several keep goes once all of them are discarded. Of
  * what those below keep among themselves that is chosen whose highest holder ranks lowest, and all
- * that keep it are discarded at once: none in vain, since somebody went on meanwhile.
+ * that keep it are discarded at once: none in vain, since somebody went on meanwhile. From the
+ * lowest on they are counted one after another, until all that keep something are: one look at
+ * each, however many groups there are.
  *
  * Whoever shares a page shares what is before it. So it is enough to look at the end of a table,
  * but for pages that stand beside published ones, or that windows have left to one alone.
@@ -146,57 +148,119 @@ static bool keeps(const struct seq *s, struct park_thing what)
 	return false;
 }
 
+/* ---- in the order of rank ---- */
+
+static bool is_above(const struct list *a, const struct list *b)
+{
+	const struct seq *x = list_entry(a, struct seq, in_pool);
+
+	return !park_ranks_below(x, list_entry(b, struct seq, in_pool)->rank);
+}
+
+/* The first ones, as far as each is above the next. */
+static void take_run(struct list *from, struct list *to)
+{
+	struct list *it = list_first(from), *next;
+
+	for (list_init(to); it; it = next) {
+		next = it->next;
+		list_remove(it);
+		list_append(to, it);
+		if (next == from || !is_above(it, next))
+			return;
+	}
+}
+
+/* The highest first. It stays so while sequences are opened and closed: then there is little to do.
+ */
+static void sort_members(struct pool *p)
+{
+	struct list done, left, right;
+	uint32_t runs;
+
+	do {
+		list_init(&done);
+		for (runs = 0; !list_is_empty(&p->members); runs++) {
+			take_run(&p->members, &left);
+			take_run(&p->members, &right);
+			while (!list_is_empty(&left) && !list_is_empty(&right)) {
+				struct list *from =
+				    is_above(left.next, right.next) ? &left : &right;
+				struct list *it = from->next;
+
+				list_remove(it);
+				list_append(&done, it);
+			}
+			list_append_all(&done, &left);
+			list_append_all(&done, &right);
+		}
+		list_append_all(&p->members, &done);
+	} while (runs > 1);
+}
+
 /* ---- who goes ---- */
 
-struct bound { /* who may go: those below, and this one */
-	struct pool_rank rank;
-	const struct seq *too;
-};
+#ifdef KVHOST_TESTING
+uint64_t park_discard_looks;
+#define looks() (park_discard_looks++)
+#else
+#define looks() ((void)0)
+#endif
 
-static struct seq *next_of(struct pool *p, struct list **at, struct bound b)
+/* Of those below that may go the next higher one; at: &p->members at first. */
+static struct seq *next_higher(struct pool *p, struct list **at, struct pool_rank rank)
 {
-	for (*at = (*at)->next; *at != &p->members; *at = (*at)->next) {
+	for (*at = (*at)->previous; *at != &p->members; *at = (*at)->previous) {
 		struct seq *s = list_entry(*at, struct seq, in_pool);
 
-		if ((s == b.too || park_ranks_below(s, b.rank)) && can_be_discarded(s))
+		looks();
+		if (park_ranks_below(s, rank) && can_be_discarded(s))
 			return s;
 	}
 	return NULL;
 }
 
-/* How many of them keep each thing. */
-static void count_all(struct pool *p, struct bound b, enum wanted w)
+static void forget_all(struct pool *p, struct pool_rank rank)
 {
-	for (uint32_t add = 0; add < 2; add++) {
-		struct list *at = &p->members;
-		struct seq *s;
+	struct list *at = &p->members;
+	struct seq *s;
 
-		while ((s = next_of(p, &at, b))) {
-			for (uint32_t i = 0; i < n_things(s); i++) {
-				struct park_thing t = thing_of(s, i);
-
-				if (is_wanted(t, w))
-					(add ? count : forget)(p, t);
-			}
-		}
+	while ((s = next_higher(p, &at, rank))) {
+		for (uint32_t i = 0; i < n_things(s); i++)
+			forget(p, thing_of(s, i));
 	}
 }
 
-/* With all of these something would go: the highest that keeps it, or, of those that keep something
- * alone, the lowest. NULL: nothing would. */
-static struct seq *find(struct pool *p, struct bound b, enum wanted w)
+static void count_things(struct seq *s, enum wanted w)
+{
+	for (uint32_t i = 0; i < n_things(s); i++) {
+		struct park_thing t = thing_of(s, i);
+
+		if (is_wanted(t, w))
+			count(s->pool, t);
+	}
+}
+
+/* Those that may go by rank, from the lowest on, until something would go with them: *what, and
+ * the last one. NULL: nothing would. */
+static struct seq *find(struct pool *p, struct pool_rank rank, enum wanted w, bool alone,
+			bool shared, struct park_thing *what)
 {
 	struct list *at = &p->members;
-	struct seq *found = NULL, *s;
+	struct seq *s;
 
-	count_all(p, b, w);
-	while ((s = next_of(p, &at, b))) {
-		if (found && park_ranks_below(s, found->rank) != (w == WANT_ALONE))
-			continue;
-		if (what_would_go(s, w).kind != PARK_NOTHING)
-			found = s;
+	forget_all(p, rank);
+	while ((s = next_higher(p, &at, rank))) {
+		count_things(s, w);
+		what->kind = PARK_NOTHING;
+		if (alone)
+			*what = what_would_go(s, WANT_ALONE);
+		if (what->kind == PARK_NOTHING && shared)
+			*what = what_would_go(s, w);
+		if (what->kind != PARK_NOTHING)
+			return s;
 	}
-	return found;
+	return NULL;
 }
 
 #ifdef KVHOST_TESTING
@@ -217,33 +281,11 @@ static void tell(const struct seq *s, struct pool_rank rank)
 
 /* A place below is for pages that could go there: those of somebody below, or what is kept and
  * could not leave for want of one. */
-static bool is_of_use(struct pool *p, struct bound b)
+static bool is_of_use(struct pool *p, struct pool_rank rank)
 {
-	return find(p, b, WANT_HERE) || (!p->pauses && pool_retained(p));
-}
+	struct park_thing what;
 
-/* Of all with whom something goes the one that is the lowest, or the highest of those that keep it
- * together: *alone, or not. */
-static struct seq *choose(struct pool *p, struct pool_rank rank, bool *alone)
-{
-	struct bound b = {.rank = rank};
-	struct seq *chosen, *s;
-
-	if (!is_of_use(p, b) && protection(discards_make_room))
-		return NULL;
-	chosen = find(p, b, WANT_ALONE);
-	*alone = chosen;
-	/* Do those below do without it? */
-	do {
-		if (chosen)
-			b.rank = chosen->rank;
-		s = protection(shared_pages_are_discarded) ? find(p, b, WANT_ALL) : NULL;
-		if (s) {
-			chosen = s;
-			*alone = false;
-		}
-	} while (s);
-	return chosen;
+	return find(p, rank, WANT_HERE, false, true, &what) || (!p->pauses && pool_retained(p));
 }
 
 /* False: nobody can be. */
@@ -251,23 +293,24 @@ static bool discard_lowest(struct pool *p, struct pool_rank rank)
 {
 	struct list *at = &p->members;
 	struct park_thing what;
-	struct bound b;
-	bool alone;
-	struct seq *highest = choose(p, rank, &alone), *s;
+	struct seq *highest, *s;
 
+	sort_members(p);
+	if (!is_of_use(p, rank) && protection(discards_make_room))
+		return false;
+	highest = find(p, rank, WANT_ALL, true, protection(shared_pages_are_discarded), &what);
 	if (!highest)
 		return false;
 	tell(highest, rank);
-	if (alone) {
+	if (what_would_go(highest, WANT_ALONE).kind != PARK_NOTHING) {
 		park_discard(highest);
 		return true;
 	}
-	b = (struct bound){.rank = highest->rank, .too = highest};
-	count_all(p, b, WANT_ALL);
-	what = what_would_go(highest, WANT_ALL);
-	while ((s = next_of(p, &at, b))) {
+	while ((s = next_higher(p, &at, rank))) {
 		if (keeps(s, what))
 			park_discard(s);
+		if (s == highest)
+			break;
 	}
 	return true;
 }

@@ -484,7 +484,7 @@ static const char *check_useful(const struct pool *p, uint32_t node)
 
 static const char *check_nodes(const struct pool *p)
 {
-	uint64_t live = 0, leaving = 0, in_ram = 0, coming = 0;
+	uint64_t live = 0, leaving = 0, in_ram = 0, parked_in_ram = 0, coming = 0;
 	const char *wrong;
 
 	for (uint32_t i = 0; i < p->prefix.fresh; i++) {
@@ -495,6 +495,7 @@ static const char *check_nodes(const struct pool *p)
 			continue;
 		leaving += !!(n->moves & NODE_LEAVING);
 		in_ram += n->copies[TIER_RAM] != COPY_NONE;
+		parked_in_ram += n->parked && n->copies[TIER_RAM] != COPY_NONE;
 		coming += !!(n->moves & NODE_FILLING_RAM);
 		wrong = p->hybrid ? check_useful(p, i) : NULL;
 		if (wrong)
@@ -509,7 +510,7 @@ static const char *check_nodes(const struct pool *p)
 	}
 	if (live != p->live)
 		return "the number of live pages is wrong";
-	if (leaving != p->leaving || in_ram != p->in_ram)
+	if (leaving != p->leaving || in_ram != p->in_ram || parked_in_ram != p->parked_in_ram)
 		return "the number of pages that leave, or that are in KV-RAM, is wrong";
 	if (coming != p->images.sent - p->images.landed)
 		return "the number of copies to KV-RAM under way is wrong";

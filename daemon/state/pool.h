@@ -83,7 +83,7 @@ struct pool {
 	uint64_t parting;   /* private pages that are being copied there */
 	bool fronts_differ; /* of some that share pages, a window has taken some from one alone */
 	uint64_t in_ram_private; /* places there of private pages */
-	uint64_t parked;         /* nodes that live sequences have let go of, wherever they are */
+	uint64_t parked_in_ram;  /* nodes with a copy there that live sequences have let go of */
 	struct list ranked[2];   /* struct seq.in_rank: agents', interactive; by their serial */
 	/* Copies down that have failed one after another. From POOL_FAILURES on no page of a live
 	 * sequence is copied down until pool_resume. */

@@ -17,6 +17,8 @@ static void count_in_ram(struct pool *p, uint32_t node, int change)
 {
 	struct pool_share *share = &p->shares[p->prefix.nodes[node].name_space];
 
+	if (p->prefix.nodes[node].parked)
+		p->parked_in_ram += (uint64_t)change;
 	must(change > 0 || (p->in_ram > 0 && share->in_ram > 0));
 	p->in_ram += (uint64_t)change;
 	share->in_ram += (uint64_t)change;
@@ -306,7 +308,9 @@ bool pool_drop_ram(struct pool *p, uint16_t name_space, uint32_t *budget)
 
 void pool_park(struct pool *p, uint32_t node)
 {
-	p->parked += p->prefix.nodes[node].parked == 0;
+	const struct node *n = &p->prefix.nodes[node];
+
+	p->parked_in_ram += n->parked == 0 && n->copies[TIER_RAM] != COPY_NONE;
 	prefix_park(&p->prefix, node);
 	retain_look(&p->retain, node);
 }
@@ -315,8 +319,7 @@ void pool_unpark(struct pool *p, uint32_t node)
 {
 	bool last = p->prefix.nodes[node].parked == 1;
 
-	must(!last || p->parked > 0);
-	p->parked -= last;
+	p->parked_in_ram -= last && p->prefix.nodes[node].copies[TIER_RAM] != COPY_NONE;
 	/* Its node may go with it. */
 	if (prefix_unpark(&p->prefix, node)) {
 		retain_look(&p->retain, node);

@@ -216,7 +216,7 @@ static int ram_take(void *context, uint32_t node, enum pool_need need, uint32_t 
 	    .rank = rp->pool->hybrid ? rp->planned : retain_rank(&rp->pool->retain, node)};
 	int r = POOL_WAIT;
 
-	if (need != POOL_NEED_LIVE || ram_may_take_live(rp, 0))
+	if (need != POOL_NEED_LIVE || ram_may_take_live(rp, 1))
 		r = place_for(&newcomer, ns, need, place);
 	if (r == 0)
 		enter(rp, *place, node, IMAGE_NONE, ns);

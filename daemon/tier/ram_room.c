@@ -13,10 +13,10 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* That live sequences have here, at most. */
+/* That live sequences have here. */
 static uint64_t live_pages(const struct pool *p)
 {
-	return p->in_ram_private + p->parked;
+	return p->in_ram_private + p->parked_in_ram;
 }
 
 struct promised { /* of KV-RAM, to live sequences */

@@ -41,6 +41,29 @@ static void append_keeps_the_order_and_prepend_goes_first(void **state)
 	assert_ptr_equal(list_first(&head), &items[2].link);
 }
 
+static void what_is_appended_leaves_the_other_list(void **state)
+{
+	struct item items[4] = {{.value = 0}, {.value = 1}, {.value = 2}, {.value = 3}};
+	struct list head, other;
+	int n = 0;
+
+	(void)state;
+	list_init(&head);
+	list_init(&other);
+	list_append_all(&head, &other);
+	assert_true(list_is_empty(&head));
+	for (int i = 0; i < 4; i++)
+		list_append(i < 2 ? &head : &other, &items[i].link);
+	list_append_all(&head, &other);
+	assert_true(list_is_empty(&other));
+	list_for_each(link, following, &head) assert_int_equal(value_of(link), n++);
+	assert_int_equal(n, 4);
+	list_append_all(&other, &head);
+	assert_true(list_is_empty(&head));
+	assert_int_equal(value_of(other.previous), 3);
+	assert_ptr_equal(list_first(&other), &items[0].link);
+}
+
 static void the_body_of_a_walk_may_remove_the_current_entry(void **state)
 {
 	struct item items[4];
@@ -88,6 +111,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(append_keeps_the_order_and_prepend_goes_first),
+	    cmocka_unit_test(what_is_appended_leaves_the_other_list),
 	    cmocka_unit_test(the_body_of_a_walk_may_remove_the_current_entry),
 	    cmocka_unit_test(removing_twice_is_harmless),
 	};

@@ -336,7 +336,7 @@ static void what_two_have_below_goes_with_both_or_stays(void **state)
 	assert_int_equal(here->away, 2);
 	world_close(&s);
 	world_close(&t);
-	assert_int_equal(pool.parked, 0);
+	assert_int_equal(pool.parked_in_ram, 0);
 	assert_int_equal(bring(here), 0);
 	assert_all(here, 200);
 	world_close(&here);
@@ -470,6 +470,38 @@ static void a_page_that_one_of_two_uses_could_go_below(void **state)
 	end_with_nothing();
 }
 
+/* However many groups there are, each sequence is looked at a few times: once to forget, to count
+ * and to discard, and the first two for what could go below, too. */
+static void one_look_finds_the_lowest_of_many_groups(void **state)
+{
+	struct seq *s[2 * PAGES];
+
+	(void)state;
+	pool.limits.overcommit = true;
+	below.full = true;
+	for (uint32_t i = 0; i < PAGES; i++) {
+		s[2 * i] = private_seq(PAGE, PAGE, 100 * i);
+		s[2 * i + 1] = branch_of(s[2 * i], ++serial);
+	}
+	for (uint32_t gone = 1; gone < PAGES; gone++) {
+		park_discard_looks = 0;
+		/* Out of order, as after a change of rank. */
+		list_remove(&s[gone % 5]->in_pool);
+		list_append(&pool.members, &s[gone % 5]->in_pool);
+		assert_int_equal(park_insist(&pool, gone, rank_of(true, 0)), POOL_MORE);
+		assert_true(park_discard_looks <= 5 * 2 * PAGES);
+		for (uint32_t i = 0; i < PAGES; i++) {
+			assert_int_equal(s[2 * i]->lost, i >= PAGES - gone);
+			assert_int_equal(s[2 * i + 1]->lost, i >= PAGES - gone);
+		}
+		assert_int_equal(park_make_room(&pool, gone, rank_of(true, 0)), 0);
+	}
+	for (uint32_t i = 0; i < 2 * PAGES; i++)
+		world_close(&s[i]);
+	below.full = false;
+	end_with_nothing();
+}
+
 static void nobody_goes_for_what_others_keep(void **state)
 {
 	struct seq *s = private_seq(2 * PAGE, 8 * PAGE, 100), *f = branch_of(s, 9);
@@ -506,6 +538,7 @@ int main(void)
 	    TEST(a_place_below_is_for_what_could_not_leave),
 	    TEST(what_is_left_of_one_that_has_made_room_counts),
 	    TEST(a_page_that_one_of_two_uses_could_go_below),
+	    TEST(one_look_finds_the_lowest_of_many_groups),
 	    TEST(nobody_goes_for_what_others_keep),
 	};
 
