@@ -10,9 +10,15 @@ static const struct arena *arena_of(const struct core *c)
 	return c->ram ? c->ram->arena : NULL;
 }
 
-uint64_t budget_promised(const struct core *c)
+uint64_t budget_promised(const struct core *c, const char **to)
 {
-	return arena_of(c) ? arena_of(c)->promised_bytes : 0;
+	uint64_t ram = arena_of(c) ? arena_of(c)->promised_bytes : 0, pools = 0;
+
+	for (uint32_t i = 0; i < c->n_pools; i++)
+		pools +=
+		    c->pool[i]->state == CORE_POOL_MAKING ? c->pool[i]->memory.promised_bytes : 0;
+	*to = pools ? "KV-RAM and pools on their way are" : "KV-RAM is";
+	return ram + pools;
 }
 
 /* Who says how large the pool is knows what else is to be there. */

@@ -20,8 +20,9 @@ struct request;
 bool budget_compute(struct request *r, struct core_pool *p);
 /* The limits of the pool that the plan allows. */
 struct pool_limits budget_limits(const struct core_pool *p);
-/* Of the host's memory, what KV-RAM is still to get. */
-uint64_t budget_promised(const struct core *c);
+/* Of the host's memory, what KV-RAM and pools that are being made are still to get. *to: who, for a
+ * sentence. */
+uint64_t budget_promised(const struct core *c, const char **to);
 /* Slots for retained states: 0 in a pool that keeps none. */
 uint32_t budget_retained_slots(const struct core_pool *p);
 

@@ -280,8 +280,8 @@ static bool describe(struct request *r, struct core_pool *p)
 					.memory = &p->memory,
 					.require_huge = p->core->config->core.require_hugepages,
 					.index_bytes = p->plan.index_bytes,
-					.promised_bytes = budget_promised(p->core),
 					.owner = p};
+	p->making.promised_bytes = budget_promised(p->core, &p->making.promised_to);
 	p->state = CORE_POOL_MAKING;
 	return true;
 }

@@ -249,11 +249,11 @@ int arena_limits_claim(const struct arena_limits *l, const struct memory_claim *
 {
 	size_t file_bytes = strlen(l->group_file);
 	const char *file = l->group_file;
-	char promised[64] = "";
+	char promised[96] = "";
 
 	if (claim->promised_bytes)
-		snprintf(promised, sizeof(promised), ", and KV-RAM is still to get %" PRIu64,
-			 claim->promised_bytes);
+		snprintf(promised, sizeof(promised), ", and %s still to get %" PRIu64,
+			 claim->promised_to, claim->promised_bytes);
 	if (l->memory_bytes != ARENA_UNLIMITED && !has_room(l->memory_bytes, claim)) {
 		snprintf(why, why_bytes,
 			 "%s wants %" PRIu64 " bytes%s, MemAvailable of this host is %" PRIu64

@@ -59,7 +59,8 @@ int arena_limits_memory(const struct arena_limits *l, uint64_t bytes, char why[A
 struct memory_claim {
 	uint64_t bytes;
 	const char *with;        /* what more is in these bytes: " with its index", or "" */
-	uint64_t promised_bytes; /* to KV-RAM, which is still to get them */
+	uint64_t promised_bytes; /* to others, which are still to get them */
+	const char *promised_to; /* "KV-RAM is", say */
 };
 
 /* What is there less what is promised: does it suffice? As above. */

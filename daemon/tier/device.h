@@ -66,8 +66,10 @@ struct device_memory {                   /* a pool's part on this device; made b
 	struct segment retained;
 	struct segment segment;         /* CPU backend: page i at memory + i * page_stride */
 	struct device_backing *backing; /* CPU backend: of both; NULL: none was made by it */
-	int numa_node;                  /* set at MAKE, by the device */
-	char *arena;                    /* of KV-RAM, borrowed; NULL: none */
+	/* CPU backend: of the host's memory, what it is still to get beside the step on its way. */
+	uint64_t promised_bytes;
+	int numa_node; /* set at MAKE, by the device */
+	char *arena;   /* of KV-RAM, borrowed; NULL: none */
 	uint64_t arena_bytes;
 	/* Why MAKE did not take the memory: the host or a control group has no room for it. "" if
 	 * it was not that. */
@@ -93,6 +95,7 @@ struct device_job {
 	/* MAKE, where no huge pages are set aside for it: what the host must have beside the memory
 	 * that is made: for what is known of the pool's pages, and what KV-RAM is still to get. */
 	uint64_t index_bytes, promised_bytes;
+	const char *promised_to;
 	/* MAKE, of the device: the submitter's done, and who runs the steps. */
 	void (*made)(struct job *job);
 	struct executor *steps;

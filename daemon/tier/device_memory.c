@@ -38,7 +38,7 @@ struct wish { /* for one of the two */
 	const char *name, *with;
 	struct arena_use use; /* for the sentence */
 	uint64_t bytes;
-	uint64_t beside_bytes; /* that must be there too: index, slots; and for KV-RAM */
+	uint64_t beside_bytes; /* that must be there too: index, slots */
 	uint64_t promised_bytes;
 };
 
@@ -58,6 +58,7 @@ static int ask_host(struct device_job *j, const struct wish *wish,
 	    .bytes = memory->bytes + wish->beside_bytes,
 	    .with = wish->with,
 	    .promised_bytes = wish->promised_bytes,
+	    .promised_to = j->promised_to,
 	};
 
 	if (memory->backing == SEGMENT_SMALL)
@@ -250,6 +251,22 @@ void device_memory_free(struct device_memory *m)
 	m->retained = SEGMENT_NONE;
 }
 
+/* Who asks for memory now has his job behind the step that is on its way. */
+static uint64_t still_to_come(const struct device_job *j)
+{
+	const struct device_memory *m = j->memory;
+	const struct device_backing *b = m->backing;
+	uint64_t bytes = m->pages * m->geometry->page_stride + m->slot_bytes + m->retained_bytes +
+			 j->index_bytes;
+	uint64_t come = STEP_BYTES;
+
+	if (b && b->pool.memory.backing == SEGMENT_HUGETLB)
+		return 0;
+	if (b)
+		come += b->pool.arrived + b->retained.arrived;
+	return bytes > come ? bytes - come : 0;
+}
+
 /* On the core thread: the next step, or the end. */
 static void step_done(struct job *job)
 {
@@ -257,9 +274,11 @@ static void step_done(struct job *job)
 	struct device_memory *m = j->memory;
 
 	if (job->result == 0 && !m->segment.memory) {
+		m->promised_bytes = still_to_come(j);
 		j->steps->submit(j->steps, job);
 		return;
 	}
+	m->promised_bytes = 0;
 	/* A step that never ran leaves what came before it. */
 	if (job->result && m->backing)
 		device_memory_free(m);
@@ -272,5 +291,6 @@ void device_memory_submit(struct executor *work, struct device_job *j)
 	j->made = j->job.done;
 	j->job.done = step_done;
 	j->steps = work;
+	j->memory->promised_bytes = still_to_come(j);
 	work->submit(work, &j->job);
 }

@@ -184,8 +184,10 @@ static void what_is_promised_to_others_is_not_left(void **state)
 /* What KV-RAM is still to get is there, and not for others. */
 static void who_claims_memory_leaves_what_is_promised(void **state)
 {
-	struct memory_claim claim = {
-	    .bytes = 60 * MIB, .with = " with its index", .promised_bytes = 30 * MIB};
+	struct memory_claim claim = {.promised_to = "KV-RAM is",
+				     .bytes = 60 * MIB,
+				     .with = " with its index",
+				     .promised_bytes = 30 * MIB};
 	struct arena_limits l = no_limits;
 	char why[ARENA_NOTE_BYTES] = "untouched";
 
@@ -224,7 +226,8 @@ static void who_claims_memory_leaves_what_is_promised(void **state)
 /* The longest words, numbers and path. */
 static void a_refused_claim_is_a_whole_sentence(void **state)
 {
-	const struct memory_claim claim = {.bytes = UINT64_MAX,
+	const struct memory_claim claim = {.promised_to = "KV-RAM is",
+					   .bytes = UINT64_MAX,
 					   .with = " for retained slots and its index",
 					   .promised_bytes = UINT64_MAX};
 	struct arena_limits l = no_limits;
@@ -349,7 +352,8 @@ static void the_group_that_leaves_least_counts_and_unused_file_pages_are_free(vo
 
 static void pools_and_ram_are_held_to_the_group_as_it_is_now(void **state)
 {
-	struct memory_claim claim = {.bytes = 500000, .with = "", .promised_bytes = 200000};
+	struct memory_claim claim = {
+	    .bytes = 500000, .with = "", .promised_bytes = 200000, .promised_to = "KV-RAM is"};
 	struct arena_limits l;
 	char why[ARENA_NOTE_BYTES] = "";
 

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "daemon/base/testing.h"
+#include "daemon/front/budget.h"
 
 #define FRAMES 48u
 #define PAGES  10u
@@ -174,6 +175,26 @@ static struct core_world *restart(struct core_world *w, const struct core_world_
 	return w;
 }
 
+/* And what other pools are still to get that are being made. */
+static void leaves_other_pools_theirs(struct core *c)
+{
+	struct core_pool *p = c->pool[0];
+	enum core_pool_state was = p->state;
+	const char *to;
+	uint64_t ram = budget_promised(c, &to);
+
+	assert_int_equal(ram, c->ram->arena->promised_bytes);
+	assert_string_equal(to, "KV-RAM is");
+	p->memory.promised_bytes = 1000;
+	p->state = CORE_POOL_MAKING;
+	assert_int_equal(budget_promised(c, &to), ram + 1000);
+	assert_string_equal(to, "KV-RAM and pools on their way are");
+	p->state = CORE_POOL_READY;
+	assert_int_equal(budget_promised(c, &to), ram);
+	p->memory.promised_bytes = 0;
+	p->state = was;
+}
+
 /* What is to come after the chunk that is on its way: when a job that is submitted now runs, that
  * one has come or will never come. */
 static void a_pool_leaves_what_has_not_arrived(void **state)
@@ -193,6 +214,7 @@ static void a_pool_leaves_what_has_not_arrived(void **state)
 	assert_int_equal(w->core.pool[0]->making.promised_bytes, (FRAMES - 2) * FRAME_BYTES);
 	assert_int_equal(w->core.pool[0]->making.index_bytes, w->core.pool[0]->plan.index_bytes);
 	assert_true(w->core.pool[0]->plan.index_bytes > 0);
+	leaves_other_pools_theirs(&w->core);
 	while (w->arena->state == ARENA_ARRIVING)
 		step(w);
 	assert_int_equal(w->arena->state, ARENA_WHOLE);

@@ -51,8 +51,10 @@ static void memory_that_cannot_be_is_refused_with_a_reason(void **state)
 
 static int make_without_huge_pages(struct world *w, uint64_t promised_bytes, uint64_t index_bytes)
 {
-	struct device_job j = {
-	    .op = DEVICE_MAKE, .promised_bytes = promised_bytes, .index_bytes = index_bytes};
+	struct device_job j = {.op = DEVICE_MAKE,
+			       .promised_bytes = promised_bytes,
+			       .promised_to = "KV-RAM is",
+			       .index_bytes = index_bytes};
 	int r;
 
 	compute_small(w);

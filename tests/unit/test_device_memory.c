@@ -115,6 +115,35 @@ static void others_have_their_turn_while_a_large_pool_is_made(void **state)
 	assert_true(bytes % w->memory.segment.page_bytes == 0);
 }
 
+/* Whoever asks for memory meanwhile leaves it what is still to come. */
+static void a_pool_that_is_made_says_what_it_is_still_to_get(void **state)
+{
+	struct world *w = *state;
+	struct device_job j = {.op = DEVICE_MAKE, .index_bytes = 1000};
+	uint64_t bytes;
+
+	begin(w, &j, 2 * STEP, 5000);
+	bytes = 2 * STEP + w->geometry.page_stride + 5000 + 1000;
+	assert_int_equal(w->memory.promised_bytes, bytes - STEP);
+	step(w);
+	if (w->memory.promised_bytes) /* else huge pages, which nobody else gets */
+		assert_int_equal(w->memory.promised_bytes, bytes - 2 * STEP);
+	else
+		print_message("of huge pages\n");
+	while (!done)
+		step(w);
+	w->made = true;
+	assert_int_equal(w->memory.promised_bytes, 0);
+	run(w, &(struct device_job){.op = DEVICE_FREE});
+	w->made = false;
+
+	begin(w, &j, 2 * STEP, 0);
+	j.job.cancelled = true;
+	step(w);
+	assert_int_equal(w->memory.promised_bytes, 0);
+	nothing_is_left(w);
+}
+
 static void a_pool_that_nobody_wants_any_more_is_not_made_to_the_end(void **state)
 {
 	struct world *w = *state;
@@ -229,6 +258,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    CASE(others_have_their_turn_while_a_large_pool_is_made),
+	    CASE(a_pool_that_is_made_says_what_it_is_still_to_get),
 	    CASE(a_pool_that_nobody_wants_any_more_is_not_made_to_the_end),
 	    CASE(a_step_that_never_ran_leaves_nothing),
 	    CASE(memory_that_ends_in_between_leaves_nothing),
