@@ -132,7 +132,11 @@ static void *map_aligned(int fd, size_t bytes, size_t align)
 	if (memory == MAP_FAILED) {
 		int saved = errno;
 
-		munmap(place, reserved);
+		/* Where it was to be there is a hole, in which others' memory may lie by now. */
+		if (aligned > start)
+			munmap(place, aligned - start);
+		if (end > aligned + bytes)
+			munmap((void *)(aligned + bytes), end - (aligned + bytes));
 		errno = saved;
 		return MAP_FAILED;
 	}

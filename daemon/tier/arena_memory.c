@@ -48,9 +48,19 @@ struct populate { /* of one part, by several threads */
 
 /* ---- making ---- */
 
-/* The file somewhere in address space that is ours alone; what lies around it stays out of reach.
- * Huge pages are promised to all of the file here, or it fails. */
-static int map(struct arena_memory *m)
+/* What cannot be mapped there leaves a hole, in which others' memory may lie by now. */
+static int give_up_place(struct arena_memory *m, char *hole, int error)
+{
+	char *end = (char *)m->place + m->place_bytes;
+
+	if (hole > (char *)m->place)
+		(void)munmap(m->place, (size_t)(hole - (char *)m->place));
+	(void)munmap(hole + m->bytes, (size_t)(end - (hole + m->bytes)));
+	m->place = NULL;
+	return -error;
+}
+
+static int map_in_place(struct arena_memory *m)
 {
 	uint64_t align = m->page_bytes > FRAME_BYTES ? m->page_bytes : FRAME_BYTES;
 	uintptr_t aligned;
@@ -65,9 +75,24 @@ static int map(struct arena_memory *m)
 	aligned = ((uintptr_t)m->place + align - 1) / align * align;
 	if (mmap((void *)aligned, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->fd,
 		 0) == MAP_FAILED)
-		return -errno;
+		return give_up_place(m, (char *)aligned, errno);
 	m->memory = (char *)aligned;
 	return 0;
+}
+
+/* The file somewhere in address space that is ours alone; what lies around it stays out of reach.
+ * Huge pages are promised to all of the file at its first mapping, or it fails: that is anywhere.
+ */
+static int map(struct arena_memory *m)
+{
+	void *first = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	int r;
+
+	if (first == MAP_FAILED)
+		return -errno;
+	r = map_in_place(m);
+	must(munmap(first, m->bytes) == 0);
+	return r;
 }
 
 static int make_of(const struct arena_memory_wish *wish, enum segment_backing backing,

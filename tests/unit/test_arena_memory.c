@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <numa.h>
 #include <numaif.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -414,6 +415,59 @@ static void memory_lies_on_the_node_that_was_named(void **state)
 	assert_int_equal(m.fd, -1);
 }
 
+/* ---- others map memory meanwhile ---- */
+
+#define OTHERS       8000u
+#define OTHERS_BYTES (64 * MIB)
+
+static _Atomic bool over;
+static char *others[OTHERS];
+
+/* What it maps stays: so the next goes where there was nothing before. */
+static void *map_more_and_more(void *argument)
+{
+	unsigned *n = argument;
+
+	for (*n = 0; *n < OTHERS && !over; ++*n) {
+		char *memory = mmap(NULL, OTHERS_BYTES, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (memory == MAP_FAILED)
+			break;
+		others[*n] = memory;
+	}
+	return argument;
+}
+
+/* A file that cannot be mapped leaves a hole where it was to be: what another thread maps there is
+ * that one's. More huge pages than any host has. */
+static void who_cannot_be_mapped_takes_nothing_from_others(void **state)
+{
+	struct arena_memory_wish wish = {.name = "kvhost-test",
+					 .bytes = 1ull << 40,
+					 .part_bytes = 1ull << 30,
+					 .require_pool = true,
+					 .numa_node = NODES_ANYWHERE};
+	struct arena_memory m = ARENA_MEMORY_NONE;
+	unsigned n = 0, gone = 0;
+	pthread_t other;
+
+	(void)state;
+	over = false;
+	assert_int_equal(pthread_create(&other, NULL, map_more_and_more, &n), 0);
+	for (unsigned i = 0; i < 2000; i++)
+		assert_true(arena_memory_make(&wish, &m) < 0);
+	over = true;
+	assert_int_equal(pthread_join(other, NULL), 0);
+	for (unsigned i = 0; i < n; i++) {
+		gone += msync(others[i], OTHERS_BYTES, MS_ASYNC) != 0;
+		munmap(others[i], OTHERS_BYTES);
+	}
+	print_message("%u mapped meanwhile, %u gone\n", n, gone);
+	assert_true(n > 0);
+	assert_int_equal(gone, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -429,6 +483,7 @@ int main(void)
 	    TEST(base_pages_serve_where_they_cannot_be_made_huge),
 	    TEST(required_huge_pages_are_from_the_pool_or_an_error),
 	    TEST(memory_lies_on_the_node_that_was_named),
+	    TEST(who_cannot_be_mapped_takes_nothing_from_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
