@@ -90,6 +90,17 @@ static int place_part(struct kvhost_pool *pool, const struct parts *p, uint32_t 
 	return 0;
 }
 
+/* What cannot be mapped there leaves a hole, in which others' memory may lie by now. */
+static void unmap_around(struct kvhost_pool *pool, char *hole, size_t bytes)
+{
+	char *start = pool->mapped, *end = start + pool->mapped_bytes;
+
+	(void)munmap(hole + bytes, (size_t)(end - (hole + bytes)));
+	if (hole > start)
+		(void)munmap(start, (size_t)(hole - start));
+	pool->mapped = NULL;
+}
+
 static int map_parts(struct kvhost_pool *pool, const struct parts *p)
 {
 	uint64_t align = segment_base_page_bytes(), total = 0, spread;
@@ -120,9 +131,13 @@ static int map_parts(struct kvhost_pool *pool, const struct parts *p)
 		void *at = mmap(base + places[i].offset, places[i].bytes, PROT_READ | PROT_WRITE,
 				MAP_SHARED | MAP_FIXED, p->by_part[i]->fd, 0);
 
-		if (at == MAP_FAILED)
+		if (at == MAP_FAILED) {
+			int error = errno;
+
+			unmap_around(pool, base + places[i].offset, places[i].bytes);
 			return host_fail(pool->host, KVHOST_ENOMEM,
-					 "cannot map part %u of the pool: %s", i, strerror(errno));
+					 "cannot map part %u of the pool: %s", i, strerror(error));
+		}
 	}
 	if (madvise(pool->mapped, pool->mapped_bytes, MADV_DONTFORK) != 0)
 		return host_fail(pool->host, KVHOST_ENOMEM,
