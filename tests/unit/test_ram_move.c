@@ -333,13 +333,12 @@ static void abandon(struct ram_world *w)
 {
 	for (uint32_t i = 0; i < w->n_pools; i++) {
 		struct ram_world_pool *p = &w->pools[i];
-		struct device_job j = {.op = DEVICE_FREE, .memory = &p->memory};
 
 		ram_pool_abandon(&p->ram);
 		assert_null(p->pool.below);
 		ram_pool_abandon(&p->ram);
 		pool_deinit(&p->pool);
-		segment_free(&j.memory->segment);
+		device_memory_free(&p->memory);
 	}
 	ram_free(&w->ram);
 	assert_true(arena_stop(w->arena));
