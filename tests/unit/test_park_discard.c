@@ -197,6 +197,10 @@ static void what_two_share_goes_with_both_or_stays(void **state)
 	pages_pin(&pool.pages, s->table[4]);
 	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), POOL_WAIT);
 	pages_unpin(&pool.pages, s->table[4]);
+	protection_off[PROTECTION_shared_pages_are_discarded] = true;
+	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), POOL_WAIT);
+	assert_false(s->lost || f->lost);
+	memset(protection_off, 0, sizeof(protection_off));
 	assert_int_equal(free_after(rank_of(true, 0)), PAGES);
 	assert_true(s->discarded && f->discarded);
 	assert_int_equal(park_insist(&pool, PAGES, rank_of(true, 0)), 0);
