@@ -63,6 +63,17 @@ static void assert_is_discarded(int result)
 	assert_non_null(strstr(kvhost_reason(l.mine.host), "pools.overcommit"));
 }
 
+/* The others have all of theirs. */
+static void end_scene(void)
+{
+	live_end(&low);
+	assert_true(live_has(&l, &first, LIVE_MOST));
+	assert_true(live_has(&l, &second, LIVE_MOST));
+	live_end(&first);
+	live_end(&second);
+	live_expect_nothing_used(&l);
+}
+
 static void the_lowest_goes_and_its_client_is_told(void **state)
 {
 	struct kvhost_open_result found;
@@ -80,12 +91,7 @@ static void the_lowest_goes_and_its_client_is_told(void **state)
 	assert_is_discarded(kvhost_step_begin(low.seq, LIVE_MOST, 0, &step));
 	assert_is_discarded(kvhost_truncate(low.seq, LIVE_PAGE));
 	live_expect(&l, "live_sequences_lost", 0);
-	live_end(&low);
-	assert_true(live_has(&l, &first, LIVE_MOST));
-	assert_true(live_has(&l, &second, LIVE_MOST));
-	live_end(&first);
-	live_end(&second);
-	live_expect_nothing_used(&l);
+	end_scene();
 	found = stamped_serve(&l.mine, low.tokens, LIVE_MOST);
 	assert_true(found.cached_tokens < LIVE_SHORT);
 	found = stamped_serve(&l.mine, low.tokens, LIVE_MOST);
@@ -112,12 +118,7 @@ static void a_sequence_and_its_fork_go_together(void **state)
 	assert_is_discarded(kvhost_step_begin(low.seq, LIVE_MOST, 0, &step));
 	assert_is_discarded(kvhost_step_begin(fork, LIVE_MOST, 0, &step));
 	assert_int_equal(kvhost_close(&fork), 0);
-	live_end(&low);
-	assert_true(live_has(&l, &first, LIVE_MOST));
-	assert_true(live_has(&l, &second, LIVE_MOST));
-	live_end(&first);
-	live_end(&second);
-	live_expect_nothing_used(&l);
+	end_scene();
 }
 
 /* What there is place for below is not lost. */

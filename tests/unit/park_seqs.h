@@ -85,6 +85,16 @@ static inline struct seq *branch_of(struct seq *s, uint64_t at)
 	return f;
 }
 
+/* A step of one token more, whose window begins there: what is before it is its fork's alone. */
+static inline void leave_front_behind(struct seq *s, uint32_t window)
+{
+	uint32_t n;
+
+	assert_int_equal(step_wants(s, s->committed + 1, window, &n), 0);
+	assert_int_equal(step_begin(s, s->committed + 1, window, n), 0);
+	world_commit(s, 1, NULL);
+}
+
 static inline bool make_room(uint32_t n)
 {
 	return park_make_room(&pool, n, rank_of(true, 0)) == 0;

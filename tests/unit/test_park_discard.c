@@ -295,12 +295,9 @@ static void a_page_of_one_s_own_may_be_in_the_middle(void **state)
 static void a_page_of_one_s_own_may_be_the_front(void **state)
 {
 	struct seq *s = private_seq(4 * PAGE, 6 * PAGE, 100), *f = branch_of(s, 9);
-	uint32_t n;
 
 	(void)state;
-	assert_int_equal(step_wants(s, 4 * PAGE + 1, 2 * PAGE, &n), 0);
-	assert_int_equal(step_begin(s, 4 * PAGE + 1, 2 * PAGE, n), 0);
-	world_commit(s, 1, NULL);
+	leave_front_behind(s, 2 * PAGE);
 	fill_all();
 	assert_int_equal(free_after(rank_of(false, 5)), PAGES - 3);
 	assert_true(f->discarded && !s->lost);
@@ -410,7 +407,6 @@ static void a_place_below_is_for_what_could_not_leave(void **state)
 static void what_is_left_of_one_that_has_made_room_counts(void **state)
 {
 	struct seq *s = private_seq(4 * PAGE, 6 * PAGE, 100), *f;
-	uint32_t n;
 
 	(void)state;
 	pool.limits.overcommit = true;
@@ -426,9 +422,7 @@ static void what_is_left_of_one_that_has_made_room_counts(void **state)
 	below.full = false;
 	s = private_seq(4 * PAGE, 6 * PAGE, 100);
 	f = branch_of(s, 9);
-	assert_int_equal(step_wants(s, 4 * PAGE + 1, 2 * PAGE, &n), 0);
-	assert_int_equal(step_begin(s, 4 * PAGE + 1, 2 * PAGE, n), 0);
-	world_commit(s, 1, NULL);
+	leave_front_behind(s, 2 * PAGE);
 	for (int i = 0; i < 8 && f->away < 3; i++) {
 		(void)park_make_room(&pool, PAGES - 4, rank_of(false, 5));
 		below_end_all();
@@ -489,9 +483,11 @@ static void one_look_finds_the_lowest_of_many_groups(void **state)
 	}
 	for (uint32_t gone = 1; gone < PAGES; gone++) {
 		park_discard_looks = 0;
-		/* Out of order, as after a change of rank. */
-		list_remove(&s[gone % 5]->in_pool);
-		list_append(&pool.members, &s[gone % 5]->in_pool);
+		/* Out of order: the lowest first, but for some. */
+		for (uint32_t i = gone % 5; i < 2 * PAGES; i++) {
+			list_remove(&s[i]->in_pool);
+			list_prepend(&pool.members, &s[i]->in_pool);
+		}
 		assert_int_equal(park_insist(&pool, gone, rank_of(true, 0)), POOL_MORE);
 		assert_true(park_discard_looks <= 5 * 2 * PAGES);
 		for (uint32_t i = 0; i < PAGES; i++) {

@@ -166,12 +166,9 @@ static void two_shared_pages_go_one_after_the_other(void **state)
 static void pages_of_one_s_own_before_shared_ones_can_be_had(void **state)
 {
 	struct seq *s = private_seq(4 * PAGE, 6 * PAGE, 100), *f = branch_of(s, 9);
-	uint32_t n;
 
 	(void)state;
-	assert_int_equal(step_wants(s, 4 * PAGE + 1, 2 * PAGE, &n), 0);
-	assert_int_equal(step_begin(s, 4 * PAGE + 1, 2 * PAGE, n), 0);
-	world_commit(s, 1, NULL);
+	leave_front_behind(s, 2 * PAGE);
 	assert_int_equal(s->first_page, 2);
 	for (int i = 0; i < 8 && pages_free(&pool.pages) < PAGES - 3; i++) {
 		(void)park_make_room(&pool, PAGES - 3, rank_of(false, 5));
